@@ -1,71 +1,55 @@
-// Uses the dashboard as a person does, in Debian's Chromium: signs in, looks at every page, answers a question, survives
-// a killed server. Any console error, script error or violation of the page's policy fails it.
+// Uses the dashboard as people do, in Debian's Chromium: signs in, looks at every page, reviews and approves a change by
+// keyboard, meets bad input, survives a killed server. Any console error, script error or violation of the page's policy
+// fails it.
 //
 //   node smoke.mjs URL TOKEN FACTS [--grid] [--shots DIR]
 //
-// FACTS is JSON: the runs that the caller has started. The caller restarts the server when a line `restart` is printed,
-// and writes a line when it listens again.
-import { readFileSync } from 'node:fs';
+// FACTS is JSON: the runs that the caller has started. The caller does what lines of the output ask for (`do restart`,
+// `do gc`, …), and answers each with a line of JSON.
 import { createInterface } from 'node:readline';
-import { createRequire } from 'node:module';
-import { chromium } from 'playwright-core';
+import { accessible, check, expected, launch, newPage, problems, signIn } from './lib.mjs';
 
 const [url, token, factsText, ...options] = process.argv.slice(2);
 const facts = JSON.parse(factsText);
 const grid = options.includes('--grid');
 const shots = options.includes('--shots') ? options[options.indexOf('--shots') + 1] : undefined;
-const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-
-const problems = [];
-let expected = [];
 const input = createInterface({ input: process.stdin });
 const lines = input[Symbol.asyncIterator]();
-
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-  headless: true,
-  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
-});
-
-function check(condition, message) {
-  if (!condition) problems.push(message);
+async function caller(what) {
+  console.log(`do ${what}`);
+  const { value } = await lines.next();
+  return JSON.parse(value);
 }
 
-async function newPage(theme, width) {
-  const context = await browser.newContext({ colorScheme: theme, viewport: { width, height: width < 600 ? 740 : 800 }, bypassCSP: false, reducedMotion: 'reduce' });
-  const page = await context.newPage();
-  page.setDefaultTimeout(60_000);
-  page.setDefaultNavigationTimeout(60_000);
-  page.on('console', (message) => {
-    if (message.type() !== 'error' && message.type() !== 'warning') return;
-    const text = `${message.text()} ${message.location().url ?? ''}`;
-    if (!expected.some((word) => text.includes(word))) problems.push(`console: ${text}`);
-  });
-  page.on('pageerror', (error) => problems.push(`script error: ${error}`));
-  await page.addInitScript(() => {
-    addEventListener('securitypolicyviolation', (event) => console.error(`policy violated: ${event.violatedDirective} ${event.blockedURI}`));
-  });
-  return page;
-}
-
-async function signIn(page) {
-  expected = ['401'];
-  await page.goto(url);
-  await page.getByLabel('Token').fill(token);
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('heading', { name: 'Now' }).waitFor();
-  expected = [];
-}
-
-async function accessible(page, name) {
-  // The policy lets no inline script in; the debugger's own evaluation is not bound by it.
-  await page.evaluate(axe);
-  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
-  for (const one of found.violations) {
-    const where = one.nodes.slice(0, 3).map((node) => `${node.target} ${node.any[0]?.message ?? ''}`);
-    problems.push(`${name}: ${one.id}: ${one.help}: ${where.join(' | ')}`);
-  }
-}
+const browsers = [await launch()];
+const browser = browsers[0];
+const run = (id, tab) => `/runs/${id}?tab=${tab}`;
+const heading = (name) => (page) => page.getByRole('heading', { name, exact: true }).waitFor();
+const item = (page) => page.getByRole('listitem').first().waitFor();
+const pages = () => [
+  ['now', '/', async (page) => { await page.getByRole('heading', { name: 'Needs you' }).waitFor(); await page.getByText('Executing', { exact: true }).waitFor(); }],
+  ['runs', '/runs', item],
+  ['run-graph', run(facts.fan, 'graph'), (page) => page.locator('.legend').waitFor()],
+  ['run-step', `${run(facts.failed, 'graph')}&step=bad`, (page) => page.getByRole('complementary').getByText('Attempts').waitFor()],
+  ['run-list', run(facts.fan, 'list'), item],
+  ['run-timeline', run(facts.fan, 'timeline'), item],
+  ['run-changes', run(facts.asks, 'changes'), (page) => page.locator('.diff .dl').first().waitFor()],
+  ['run-events', run(facts.fan, 'events'), item],
+  ['run-files', run(facts.fan, 'files'), (page) => page.locator('.body .empty, .body .card').first().waitFor()],
+  ['log', `/runs/${facts.hostile}/steps/say?q=needle`, (page) => page.locator('.line.hit').first().waitFor()],
+  ['questions', '/questions', (page) => page.locator('.gate').first().waitFor()],
+  ['agents', '/agents', (page) => page.getByText('No accounts yet').waitFor()],
+  ['boards', '/boards', (page) => page.locator('.card .item').first().waitFor()],
+  ['board', `/boards/${facts.board}`, (page) => page.locator('.task').first().waitFor()],
+  ['landing', '/landing', (page) => page.locator('.item').first().waitFor()],
+  ['workers', '/workers', (page) => page.locator('table').first().waitFor()],
+  ['pipelines', '/pipelines', (page) => page.locator('.item').first().waitFor()],
+  ['pipeline', '/pipelines/ship', (page) => page.getByLabel('count').waitFor()],
+  ['environments', '/environments', (page) => page.locator('.item').first().waitFor()],
+  ['lifecycles', '/lifecycles?table=execution', (page) => page.locator('.diagram .arrow').first().waitFor({ state: 'attached' })],
+  ['journal', '/journal', item],
+  ['settings', '/settings', heading('Settings')],
+];
 
 async function look(page, name, path, ready, theme, width) {
   await page.goto(url + path);
@@ -76,101 +60,199 @@ async function look(page, name, path, ready, theme, width) {
   if (shots) await page.screenshot({ path: `${shots}/${name}-${theme}-${width}.png` });
 }
 
-const heading = (name) => (page) => page.getByRole('heading', { name, exact: true }).waitFor();
-const run = (id, tab) => `/runs/${id}?tab=${tab}`;
-const pages = () => [
-  ['now', '/', async (page) => { await page.getByRole('heading', { name: 'Needs you' }).waitFor(); await page.getByText('Executing', { exact: true }).waitFor(); }],
-  ['runs', '/runs', (page) => page.getByRole('listitem').first().waitFor()],
-  ['run-graph', run(facts.fan, 'graph'), (page) => page.locator('.legend').waitFor()],
-  ['run-step', `${run(facts.failed, 'graph')}&step=bad`, (page) => page.getByRole('complementary').getByText('Attempts').waitFor()],
-  ['run-list', run(facts.fan, 'list'), (page) => page.getByRole('listitem').first().waitFor()],
-  ['run-timeline', run(facts.fan, 'timeline'), (page) => page.getByRole('listitem').first().waitFor()],
-  ['run-changes', run(facts.asks, 'changes'), (page) => page.locator('.diff').first().waitFor()],
-  ['run-events', run(facts.fan, 'events'), (page) => page.getByRole('listitem').first().waitFor()],
-  ['run-files', run(facts.fan, 'files'), (page) => page.locator('.body .empty, .body .card').first().waitFor()],
-  ['log', `/runs/${facts.hostile}/steps/say?q=needle`, (page) => page.locator('.line.hit').first().waitFor()],
-  ['questions', '/questions', (page) => page.locator('.gate').first().waitFor()],
-  ['boards', '/boards', heading('Boards')],
-  ['workers', '/workers', (page) => page.locator('table').first().waitFor()],
-  ['pipelines', '/pipelines', heading('Pipelines')],
-  ['journal', '/journal', (page) => page.getByRole('listitem').first().waitFor()],
-  ['settings', '/settings', heading('Settings')],
-];
-
-try {
+/** Looks at every page: in each combination of theme and width, or in the short form once, half of them in each of two. */
+async function everyPage() {
   const combinations = grid ? [['light', 1280], ['dark', 1280], ['light', 360], ['dark', 360]] : [['light', 1280], ['dark', 360]];
-  for (const [theme, width] of combinations) {
-    const page = await newPage(theme, width);
-    await signIn(page);
-    // In the short form, every page is seen once: half of them in each combination.
-    const all = pages();
-    const seen = grid ? all : all.filter((_, index) => index % 2 === combinations.findIndex(([one]) => one === theme));
+  for (const [nth, [theme, width]] of combinations.entries()) {
+    const page = await newPage(browser, { theme, width });
+    await signIn(page, url, token);
+    const seen = grid ? pages() : pages().filter((_, index) => index % 2 === nth);
     for (const [name, path, ready] of seen) await look(page, name, path, ready, theme, width);
     if (grid) {
-      expected = ['404'];
+      expected.words = ['404'];
       await look(page, 'missing', '/runs/000000000000', (page) => page.getByText('does not exist').waitFor(), theme, width);
-      expected = [];
+      expected.words = [];
     }
     await page.context().close();
   }
+}
 
-  const page = await newPage('light', 1280);
+async function signingIn(page) {
   // A wrong token is refused with a sentence.
-  expected = ['401'];
+  expected.words = ['401'];
   await page.goto(url);
   await page.getByLabel('Token').fill('wrong');
   await page.getByRole('button', { name: 'Sign in' }).click();
   await page.getByText('the token is unknown').waitFor();
-  await signIn(page);
+  await signIn(page, url, token);
   const stored = await page.evaluate((secret) => JSON.stringify(localStorage).includes(secret) || document.cookie.includes('sprag') || location.href.includes(secret), token);
   check(!stored, 'a script of the page can read the token or the session');
+}
 
-  // Hostile output is text.
+async function hostileOutput(page) {
   await page.goto(`${url}/runs/${facts.hostile}/steps/say#L1`);
   await page.getByText('<img src=x onerror=alert(1)>').waitFor();
   check((await page.locator('.log img, .log script').count()) === 0, 'the log has made elements');
   await page.locator('.log .fg-red', { hasText: 'red' }).first().waitFor();
+}
 
-  // A comment on a line outlives a reload, and goes back with the answer; all of it by keyboard.
+/** From the first look at a change to its landing, in three browsers, and by keyboard alone. */
+async function review(page) {
+  // Three separate programs in the long form; three separate sets of cookies in the short one.
+  if (grid) browsers.push(await launch(), await launch());
+  const [second, third] = [await newPage(browsers[1] ?? browser), await newPage(browsers[2] ?? browser, { width: 360 })];
+  for (const other of [second, third]) await signIn(other, url, token);
+  await second.goto(`${url}${run(facts.asks, 'changes')}`);
+  await third.goto(`${url}/questions`);
+  const asked = third.locator('.gate').filter({ hasText: facts.asks });
+  await asked.waitFor();
+
   await page.goto(`${url}${run(facts.asks, 'changes')}`);
-  await page.getByRole('button', { name: 'Comment on line 1' }).first().focus();
-  await page.keyboard.press('Enter');
+  await page.getByText('A binary file; it is not shown.').waitFor();
+  await page.locator('section[aria-label="notes.txt"]').getByRole('button', { name: 'Comment on line 1', exact: true }).focus();
+  // `v` marks the first line of a comment, `j` goes on, `c` comments up to there.
+  await page.keyboard.press('v');
+  await page.keyboard.press('j');
+  await page.keyboard.press('c');
   await page.keyboard.type('Please say why');
   await page.keyboard.press('Control+Enter');
-  await page.getByText('Please say why').waitFor();
+  await page.locator('.comment', { hasText: 'Please say why' }).filter({ hasText: 'lines 1–2' }).waitFor();
+  // Other browsers see it without a reload, and this one after a reload.
+  await second.locator('.comment', { hasText: 'Please say why' }).waitFor();
   await page.reload();
-  await page.getByText('Please say why').waitFor();
+  await page.locator('.comment', { hasText: 'Please say why' }).waitFor();
+  if (shots) await page.screenshot({ path: `${shots}/comment.png` });
+
+  // Sending it back makes the comment the feedback of the step that runs again. The new changes have no comments.
   await page.locator('body').press('s');
   const dialog = page.getByRole('dialog');
-  check((await dialog.getByRole('textbox').inputValue()).includes('Please say why'), 'the comment is in the answer');
+  check((await dialog.getByRole('textbox').inputValue()).includes('notes.txt:1-2\nPlease say why'), 'the comment is in the answer');
   if (shots) await page.screenshot({ path: `${shots}/send-back.png` });
-  await page.keyboard.press('Escape');
-  await dialog.waitFor({ state: 'hidden' });
+  await dialog.getByRole('textbox').press('Tab');
+  await dialog.getByRole('button', { name: 'Send back' }).press('Enter');
+  await page.locator('.diff .dl.add', { hasText: 'Please say why' }).waitFor();
+  await page.locator('.head').getByText('needs you').waitFor();
+  check((await page.locator('.comment').count()) === 0, 'a comment stands beside lines of another revision');
+  // The question that was on the third screen says that it was answered; the new one is below it.
+  await asked.getByText('answered elsewhere').waitFor();
 
-  // The question is answered, and the run that another page shows ends without a reload.
-  const other = await page.context().newPage();
-  await other.goto(`${url}${run(facts.asks, 'list')}`);
-  await other.locator('.head').getByText('needs you').waitFor();
+  // Approval, and the landing that follows it.
+  await page.locator('body').press('a');
+  await dialog.getByText('then lands the changes').waitFor();
+  await dialog.getByRole('button', { name: 'Approve' }).press('Enter');
+  await page.locator('.head').getByText('completed').waitFor();
+  await second.locator('.head').getByText('completed').waitFor();
+  await second.goto(`${url}/landing`);
+  await second.locator('.item', { hasText: facts.asks }).getByText('landed').waitFor();
+  await second.context().close();
+  await third.context().close();
+}
+
+/** Starts a run with the form of a pipeline, which refuses what the pipeline does not allow. */
+async function inputForm(page) {
+  await page.goto(`${url}/pipelines/ship`);
+  const start = page.getByRole('button', { name: 'Run', exact: true });
+  await page.getByLabel('count').fill('many');
+  await start.click();
+  await page.getByText('count must be a whole number.').waitFor();
+  await page.getByLabel('count').fill('2');
+  // A name of 10 kB is refused by the server, with a sentence.
+  expected.words = ['422', '400'];
+  await page.getByLabel('Name of the run').evaluate((field) => field.removeAttribute('maxlength'));
+  await page.getByLabel('Name of the run').fill('x'.repeat(10_240));
+  await start.click();
+  await page.getByRole('alert').waitFor();
+  expected.words = [];
+  await page.getByLabel('Name of the run').fill('From the form');
+  await start.click();
+  await page.getByRole('heading', { name: 'From the form' }).waitFor();
+}
+
+async function badInput(page) {
+  // A page that does not exist.
+  await page.goto(`${url}/runs`);
+  await page.evaluate(() => {
+    history.pushState(null, '', '/nowhere');
+    dispatchEvent(new PopStateEvent('popstate'));
+  });
+  await page.getByText('There is no page /nowhere.').waitFor();
+
+  // A question and a step's name of 10 kB stay within the page.
   await page.goto(`${url}/questions`);
-  await page.locator('.gate').filter({ hasText: facts.asks }).getByRole('button', { name: 'yes', exact: true }).click();
-  await other.locator('.head').getByText('completed').waitFor();
-  await page.getByText('answered: yes').waitFor();
+  await page.locator('.gate', { hasText: facts.long }).waitFor();
+  check(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'a long question makes the page wider than the window');
 
-  // The server is killed and started again: the page says so, and then has everything.
-  expected = ['ERR_CONNECTION_REFUSED', 'ERR_INCOMPLETE_CHUNKED_ENCODING', 'ERR_CONNECTION_RESET', 'ERR_EMPTY_RESPONSE', 'Failed to load'];
+  // A clock that is three days ahead: durations are those of the server.
+  const late = await newPage(browser, { clock: new Date(Date.now() + 3 * 86_400_000) });
+  await signIn(late, url, token);
+  await late.locator('.item', { hasText: 'nap' }).first().waitFor();
+  await late.clock.runFor(1_500);
+  const told = await late.locator('.item', { hasText: 'nap' }).first().textContent();
+  check(!/\dd \d\dh/.test(told ?? ''), `a wrong clock shows ${told}`);
+  await late.context().close();
+
+  // A log that was deleted.
+  await caller(`unlog ${facts.failed} ok`);
+  expected.words = ['404', '410', '409'];
+  await page.goto(`${url}/runs/${facts.failed}/steps/ok`);
+  await page.locator('.empty').first().waitFor();
+  if (shots) await page.screenshot({ path: `${shots}/no-log.png` });
+
+  // A run that is forgotten while it is on the screen.
+  await page.goto(`${url}${run(facts.gone, 'list')}`);
+  await page.getByRole('listitem').first().waitFor();
+  await caller(`gc ${facts.gone}`);
+  await page.getByRole('button', { name: 'say' }).first().click();
+  await page.getByRole('complementary').getByText('there is no run').waitFor();
+  await page.reload();
+  await page.getByText('This run does not exist').waitFor();
+  expected.words = [];
+
+  // A token that is removed while its page is open.
+  const { token: short } = await caller('token');
+  const guest = await newPage(browser);
+  await signIn(guest, url, short);
+  expected.words = ['401', 'Failed to load'];
+  await caller('untoken');
+  await guest.getByText('Your session has ended').waitFor();
+  await guest.context().close();
+  expected.words = [];
+}
+
+/** The server is killed and started again: the page says so, and then has everything. A newer server asks for a reload. */
+async function killed(page) {
+  expected.words = ['ERR_CONNECTION_REFUSED', 'ERR_INCOMPLETE_CHUNKED_ENCODING', 'ERR_CONNECTION_RESET', 'ERR_EMPTY_RESPONSE', 'Failed to load'];
   await page.goto(`${url}/runs`);
   await page.locator('.link-state.live').waitFor();
-  console.log('restart');
-  const { value: started } = await lines.next();
-  const { made } = JSON.parse(started);
+  await page.route('**/v1/me', async (route) => {
+    try {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: { ...(await answer.json()), page: 'another build' } });
+    } catch {
+      await route.abort().catch(() => {});
+    }
+  });
+  const { made } = await caller('restart');
   await page.getByText(made).first().waitFor();
   await page.locator('.link-state.live').waitFor();
-  expected = [];
+  await page.getByRole('button', { name: 'Reload' }).waitFor();
+  await page.unroute('**/v1/me');
+  expected.words = [];
+}
+
+try {
+  await everyPage();
+  const page = await newPage(browser);
+  for (const part of [signingIn, hostileOutput, inputForm, review, badInput, killed]) {
+    await part(page).catch((error) => {
+      throw new Error(`${part.name}: ${error}`);
+    });
+  }
 } catch (error) {
   problems.push(`${error}`);
-  if (shots) for (const context of browser.contexts()) for (const page of context.pages()) await page.screenshot({ path: `${shots}/failed.png` }).catch(() => {});
+  if (shots) for (const context of browser.contexts()) for (const [nth, page] of context.pages().entries()) await page.screenshot({ path: `${shots}/failed-${nth}.png` }).catch(() => {});
 }
-await browser.close();
+for (const one of browsers) await one.close();
 input.close();
 for (const problem of problems) console.log(`PROBLEM ${problem}`);
 console.log(problems.length ? 'failed' : 'passed');

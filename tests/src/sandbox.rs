@@ -212,9 +212,9 @@ impl Sandbox {
         told["run"].as_str().expect("an id").to_owned()
     }
 
-    /// Returns the newest run.
+    /// Returns the newest run, which may be a board.
     pub fn newest(&self) -> Option<String> {
-        let runs = self.json(["ls", "--json", "-n", "1"]);
+        let runs = self.json(["ls", "--boards", "--json", "-n", "1"]);
         runs[0]["id"].as_str().map(str::to_owned)
     }
 

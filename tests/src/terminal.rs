@@ -14,6 +14,8 @@ pub struct Terminal {
     child: Child,
     keyboard: Option<ChildStdin>,
     screen: PathBuf,
+    /// The file that has the name of the terminal's device.
+    device: PathBuf,
 }
 
 impl Sandbox {
@@ -29,13 +31,34 @@ impl Sandbox {
         variables: &[(&str, &str)],
         args: impl IntoIterator<Item = A>,
     ) -> Terminal {
+        self.terminal(no, "-echo", variables, args)
+    }
+
+    /// Starts `sprag` on a terminal that shows what is typed, as a person's does.
+    pub fn on_echoing_terminal<A: AsRef<OsStr>>(
+        &self,
+        no: u32,
+        args: impl IntoIterator<Item = A>,
+    ) -> Terminal {
+        self.terminal(no, "echo", &[], args)
+    }
+
+    fn terminal<A: AsRef<OsStr>>(
+        &self,
+        no: u32,
+        echo: &str,
+        variables: &[(&str, &str)],
+        args: impl IntoIterator<Item = A>,
+    ) -> Terminal {
         let mut plain = self.command(args);
         plain.envs(variables.iter().copied());
         let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
         let words: Vec<String> =
             std::iter::once(plain.get_program()).chain(plain.get_args()).map(quoted).collect();
-        let line = format!("stty cols 80 rows 24 -echo; exec {}", words.join(" "));
         let screen = self.path(&format!("screen.{no}"));
+        let device = self.path(&format!("device.{no}"));
+        let tty = quoted(device.as_os_str());
+        let line = format!("stty cols 80 rows 24 {echo}; tty > {tty}; exec {}", words.join(" "));
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--flush", "--command", &line, "/dev/null"]);
         command.current_dir(self.path("")).env("TERM", "xterm").env("SHELL", "/bin/sh");
@@ -48,7 +71,7 @@ impl Sandbox {
         command.stdin(Stdio::piped()).stdout(File::create(&screen).expect("a file")).stderr(Stdio::null());
         let mut child = command.spawn().expect("`script` of util-linux is there");
         let keyboard = child.stdin.take();
-        Terminal { child, keyboard, screen }
+        Terminal { child, keyboard, screen, device }
     }
 }
 
@@ -69,6 +92,17 @@ impl Terminal {
     pub fn types(&mut self, text: &str) {
         let keyboard = self.keyboard.as_mut().expect("a keyboard");
         keyboard.write_all(text.as_bytes()).and_then(|()| keyboard.flush()).expect("it takes keys");
+    }
+
+    /// Makes the terminal narrower or wider.
+    pub fn resize(&self, columns: u32) {
+        let device =
+            within(SOON, || fs::read_to_string(&self.device).ok().filter(|name| name.ends_with('\n')));
+        let device = device.expect("a device");
+        let columns = columns.to_string();
+        let args = ["-F", device.trim(), "cols", &columns];
+        let resized = Command::new("stty").args(args).status().expect("`stty` is there");
+        assert!(resized.success(), "{args:?}");
     }
 
     /// Waits for the end of the process; its exit code, and everything that it wrote.

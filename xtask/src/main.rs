@@ -115,6 +115,8 @@ fn test(args: &[&str]) -> Result<(), String> {
         chaos::play(&root(), &["--minutes", "60"])?;
         chaos::play(&root(), &["--minutes", "20", "--store", "postgres"])?;
         schemathesis::check(&root())?;
+        // A server without the dashboard and the broker still compiles.
+        cargo(["check", "--quiet", "-p", "sprag-server", "--no-default-features"], &env)?;
         fuzz::fuzz(&root(), args)?;
     }
     Ok(())
@@ -131,6 +133,9 @@ fn sim(args: &[&str]) -> Result<(), String> {
 fn bench(args: &[&str]) -> Result<(), String> {
     // W3 starts the program itself.
     cargo(["build", "--quiet", "--release", "-p", "sprag-cli"], &[])?;
+    if let ["ui", rest @ ..] = args {
+        return ui::bench(&root(), rest);
+    }
     let run = ["run", "--quiet", "--release", "-p", "sprag-benches", "--"];
     if !args.is_empty() {
         return cargo(run.into_iter().chain(args.iter().copied()), &[]);

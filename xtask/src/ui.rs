@@ -30,6 +30,20 @@ pub(crate) fn build(root: &Path, args: &[&str]) -> Result<(), String> {
     Err(format!("the committed files differ from a new build:\n{}", String::from_utf8_lossy(&changed)))
 }
 
+/// Measures the dashboard in a browser, with the release build of the program.
+pub(crate) fn bench(root: &Path, args: &[&str]) -> Result<(), String> {
+    let folder = root.join("tests/browser");
+    install(&folder)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let mut node = Command::new("node");
+    node.arg("bench.mjs").arg(target.join("release/sprag")).args(args).current_dir(&folder);
+    match node.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{node:?} ended with {status}")),
+        Err(error) => Err(format!("{node:?}: {error}")),
+    }
+}
+
 /// Installs the packages of a folder's lock file, unless they are there.
 pub(crate) fn install(folder: &Path) -> Result<(), String> {
     /// The number of tries: a registry may be busy.
@@ -42,7 +56,11 @@ pub(crate) fn install(folder: &Path) -> Result<(), String> {
         (Ok(installed), Ok(wanted)) if installed >= wanted => Ok(()),
         _ => {
             let install = || npm(folder, &["ci", "--ignore-scripts", "--no-audit", "--no-fund"]);
-            (1..TRIES).fold(install(), |done, _| done.or_else(|_| install()))
+            let done = (1..TRIES).fold(install(), |done, _| done.or_else(|_| install()));
+            // The lock file has no entries for systems whose packages a registry does not carry, and `ci` insists on them.
+            done.or_else(|_| {
+                npm(folder, &["install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund"])
+            })
         }
     }
 }

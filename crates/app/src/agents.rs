@@ -1,6 +1,7 @@
 //! The agents of this machine: which of them can be started, and their state for `doctor`.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sprag_agent::catalog::{Login, probe};
@@ -19,13 +20,32 @@ pub fn missing_agents(pipeline: &Pipeline) -> Result<Vec<MissingAgent>, Error> {
     sprag_worker::check_agents(pipeline.agents()).map_err(Error::failed)
 }
 
+/// The agents of this machine, as this process has read them last. A child run is planned inside the store's
+/// transaction, which must not wait for a file.
+static KNOWN: RwLock<Option<Arc<Agents>>> = RwLock::new(None);
+
+/// Reads the agents.toml of this machine, for the child runs that are planned later too.
+pub(crate) fn read_agents() -> Arc<Agents> {
+    // A broken file is reported by the agent step itself.
+    let agents = Arc::new(sprag_worker::agents().unwrap_or_default());
+    *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&agents));
+    agents
+}
+
 /// Names the accounts of a plan's agents, and limits them, as the agents.toml of this machine does.
 pub(crate) fn name_accounts(plan: &mut Plan) {
-    if plan.steps.iter().all(|step| step.account.is_none()) {
-        return;
+    if plan.steps.iter().any(|step| step.account.is_some()) {
+        name_accounts_as(&read_agents(), plan);
     }
-    // A broken file is reported by the agent step itself.
-    let agents = sprag_worker::agents().unwrap_or_default();
+}
+
+/// Names the accounts as [`name_accounts`] does, with the agents that were read last: reads no file.
+pub(crate) fn name_known_accounts(plan: &mut Plan) {
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone();
+    name_accounts_as(&known.unwrap_or_default(), plan);
+}
+
+fn name_accounts_as(agents: &Agents, plan: &mut Plan) {
     for account in plan.steps.iter_mut().filter_map(|step| step.account.as_mut()) {
         if let Some(settings) = agents.get(&account.name) {
             account.name.clone_from(&settings.account);
@@ -95,4 +115,29 @@ async fn examine(agent: AgentSettings, mut env: BTreeMap<String, String>) -> Age
         Login::Unknown { reason } => format!("login unknown: {reason}"),
     };
     AgentState { name: agent.name, is_installed: true, text: format!("{version}{tested}, {login}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use sprag_lifecycle::{PlanAccount, PlanStep};
+
+    use super::*;
+
+    #[test]
+    fn accounts_are_named_and_limited_as_the_file_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("agents.toml");
+        std::fs::write(
+            &file,
+            "[robot]\ndriver = \"acp\"\ncommand = [\"robot\"]\naccount = \"shared\"\nmax_parallel = 3\n",
+        )
+        .expect("a file");
+        let agents = Agents::read(&file, None).expect("it is right");
+        let account = PlanAccount { name: "robot".into(), max_parallel: 1, longest_wait_ms: None };
+        let step = PlanStep { account: Some(account), ..PlanStep::new("work", Vec::new()) };
+        let mut plan = Plan::new("p", vec![step]).expect("a plan");
+        name_accounts_as(&agents, &mut plan);
+        let named = plan.steps[0].account.as_ref().expect("an account");
+        assert_eq!((named.name.as_str(), named.max_parallel), ("shared", 3));
+    }
 }

@@ -8,10 +8,12 @@ use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, System, Topic};
 use sprag_worker::Files;
 use tokio::sync::Semaphore;
 
+use crate::author::local_author;
 use crate::claims::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::evaluator::MarkedEvaluator;
 use crate::make_private;
+use crate::rules::ParsedRules;
 
 /// The number of reads at once in [`App::blocking`]; each has a connection of its own.
 const READERS: usize = 8;
@@ -27,6 +29,8 @@ pub struct App {
     /// The remote workers that wait for work here.
     pub(crate) turns: Turns,
     reads: Arc<Semaphore>,
+    /// The definitions of rules that were parsed here.
+    pub(crate) parsed_rules: ParsedRules,
 }
 
 impl App {
@@ -54,13 +58,22 @@ impl App {
 
     /// Has the store evaluate the expressions of pipelines.
     fn evaluating(store: Store, data: &Path) -> App {
+        let store = store.with_local_author(local_author());
+        crate::agents::read_agents();
         App::with_store(store.with_evaluator(Arc::new(MarkedEvaluator::new(data))), data)
     }
 
     /// Uses a store that is already open, as it is.
     pub fn with_store(store: Store, data: &Path) -> App {
         let reads = Arc::new(Semaphore::new(READERS));
-        App { store, files: Files::new(data), data: data.into(), turns: Turns::default(), reads }
+        App {
+            store,
+            files: Files::new(data),
+            data: data.into(),
+            turns: Turns::default(),
+            reads,
+            parsed_rules: ParsedRules::default(),
+        }
     }
 
     /// Runs a function that may wait for the disk, without blocking the tasks that answer other callers.

@@ -116,15 +116,16 @@ impl<'b> Beginning<'b> {
         }))
     }
 
-    /// Has another run begin with the files that a step of this one has left.
-    pub(crate) fn after_step(&self, no: StepNo, of: RunId) -> Result<(), Error> {
+    /// Has another run begin with the files that a step of this one has left. Returns the repository in which that is
+    /// recorded; none if there are no files.
+    pub(crate) fn after_step(&self, no: StepNo, of: RunId) -> Result<Option<Repository>, Error> {
         let state = match self.latest(&[no])? {
             Some(state) => Some(state),
             None => self.after_needs_of(no)?,
         };
         match state {
-            Some(state) => self.choose_for(of, &state),
-            None => Ok(()),
+            Some(state) => self.choose_for(of, &state).map(|()| Some(self.repository.clone())),
+            None => Ok(None),
         }
     }
 

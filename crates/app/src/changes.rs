@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sprag_worker::before;
-use sprag_worktree::{Checkpoint, Repository};
+use sprag_worktree::{ChangedFile, Checkpoint, Repository};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -31,6 +31,9 @@ pub struct RunDiff {
 pub struct FileChange {
     /// Its path in the repository; the new one if it was renamed.
     pub path: String,
+    /// Its path before it was renamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_path: Option<String>,
     /// The number of added lines.
     pub added: usize,
     /// The number of removed lines.
@@ -43,11 +46,63 @@ pub struct FileChange {
 /// The most bytes of a patch that a server answers with. It holds the whole of it in memory.
 pub const MOST_OVER_HTTP: usize = 32 << 20;
 
-/// Returns what a run changed in its worktree: all of it so far, what one step changed (`STEP`), or the changes between
-/// the ends of two steps (`STEP..STEP`). A patch of more than `most` bytes is refused.
+/// The files that a run's steps changed, and the changes of one of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunChanges {
+    /// The run.
+    pub run: String,
+    /// The commit of the first state.
+    pub from: String,
+    /// The commit of the second state.
+    pub to: String,
+    /// The changed files; only the one that was asked for, if one was.
+    pub files: Vec<FileChange>,
+    /// The changes of the file that was asked for, as git prints them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<String>,
+}
+
+/// Returns what a run changed in its worktree: all of it so far, what one step changed (`STEP`), what one attempt at a step
+/// changed (`STEP@2`), or the changes between the ends of two (`STEP..STEP`). A patch of more than `most` bytes is refused.
 pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>, most: usize) -> Result<RunDiff, Error> {
+    let Compared { repository, from, to } = compared(app, known, steps)?;
+    let patch =
+        repository.diff(&from, &to, &[], most).map_err(|error| too_large(known, error, Hint::OneStep))?;
+    Ok(RunDiff { run: known.id().to_string(), from, to, files: files_of(&patch), patch })
+}
+
+/// Returns the files that a run changed, for the same `steps` as [`run_diff`]. With a path, returns only that file, with its
+/// changes; `old_path` is its path before it was renamed.
+pub fn run_changes(
+    app: &App,
+    known: &RunWithPlan,
+    steps: Option<&str>,
+    path: Option<(&str, Option<&str>)>,
+    most: usize,
+) -> Result<RunChanges, Error> {
+    let Compared { repository, from, to } = compared(app, known, steps)?;
+    let too_large = |error| too_large(known, error, Hint::OnThatMachine);
+    let Some((path, old_path)) = path else {
+        let files = repository.changed_files(&from, &to, most).map_err(too_large)?;
+        let files = files.into_iter().map(FileChange::from).collect();
+        return Ok(RunChanges { run: known.id().to_string(), from, to, files, patch: None });
+    };
+    let paths: Vec<&str> = [path].into_iter().chain(old_path).collect();
+    let patch = repository.diff(&from, &to, &paths, most).map_err(too_large)?;
+    let files = files_of(&patch);
+    Ok(RunChanges { run: known.id().to_string(), from, to, files, patch: Some(patch) })
+}
+
+/// Two recorded states of a run's worktree.
+struct Compared {
+    repository: Repository,
+    from: String,
+    to: String,
+}
+
+fn compared(app: &App, known: &RunWithPlan, steps: Option<&str>) -> Result<Compared, Error> {
     let id = known.id();
-    let failed = |error: sprag_worktree::Error| Error::failed(error.to_string());
     let Some(repository) = repository_of(app, id)? else {
         if let Some(host) = host_elsewhere(app, id)? {
             let host = crate::text::plain(&host);
@@ -57,40 +112,76 @@ pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>, most: usize
         return Err(Error::new(ErrorKind::Refused, format!("run {id} has no worktree"))
             .next("only runs of pipelines with `environment: { worktree: … }` have one"));
     };
-    let state = |step: &str| -> Result<Checkpoint, Error> {
-        repository.find_checkpoint(&id.to_string(), step).map_err(|_| no_state(known, &repository, step))
-    };
+    let state = |name: &str| state(&repository, known, name).map(|state| state.commit);
     let (from, to) = match steps {
         Some(pair) if pair.contains("..") => {
             let (from, to) = pair.split_once("..").unwrap_or_default();
-            (state(from)?.commit, state(to)?.commit)
+            (state(from)?, state(to)?)
         }
-        Some(step) => (state(&before(step))?.commit, state(step)?.commit),
-        None => {
-            let last = app.last_finished(id)?.iter().find_map(|step| state(step).ok());
-            let begun = repository.recorded_uncommitted(&id.to_string()).map_err(failed)?;
-            let base = match begun {
-                Some(begun) => Some(begun.commit),
-                None => run_environment(app, id)?.and_then(|(_, details)| details.base_commit),
-            };
-            match (base, last) {
-                (Some(base), Some(last)) => (base, last.commit),
-                _ => {
-                    let why = format!("no step of run {id} has been recorded yet");
-                    return Err(Error::new(ErrorKind::Refused, why));
-                }
-            }
+        Some(step) => {
+            let of_step = step.split_once('@').map_or(step, |(step, _)| step);
+            (state(&before(of_step))?, state(step)?)
         }
+        None => whole_run(app, known, &repository)?,
     };
-    let patch = repository.diff(&from, &to, most).map_err(|error| match error.kind {
-        sprag_worktree::Kind::TooMuchOutput { most, .. } => {
-            let why = format!("the changes of run {id} are larger than {} MB", most >> 20);
-            Error::new(ErrorKind::Refused, why)
-                .next("look at one step, or use `sprag diff` on the machine with the worktree")
-        }
-        _ => failed(error),
-    })?;
-    Ok(RunDiff { run: id.to_string(), from, to, files: files_of(&patch), patch })
+    Ok(Compared { repository, from, to })
+}
+
+/// Returns the state after a step (`STEP`) or after one attempt at it (`STEP@2`).
+fn state(repository: &Repository, known: &RunWithPlan, name: &str) -> Result<Checkpoint, Error> {
+    let run = known.id().to_string();
+    let Some((step, attempt)) = name.split_once('@') else {
+        return repository.find_checkpoint(&run, name).map_err(|_| no_state(known, repository, name));
+    };
+    let Ok(attempt) = attempt.parse() else {
+        return Err(Error::invalid(format!("{attempt:?} is not the number of an attempt"))
+            .next("write the second attempt at a step as STEP@2"));
+    };
+    repository.find_attempt(&run, step, attempt).map_err(|_| {
+        Error::invalid(format!("nothing is recorded of attempt {attempt} at step {step:?} of run {run}"))
+            .next("earlier attempts are kept as long as git keeps them, on the machine that ran them")
+    })
+}
+
+/// Returns the commits before a run's first step and after its last finished one.
+fn whole_run(app: &App, known: &RunWithPlan, repository: &Repository) -> Result<(String, String), Error> {
+    let id = known.id();
+    let last = app.last_finished(id)?.iter().find_map(|step| state(repository, known, step).ok());
+    let begun = repository.recorded_uncommitted(&id.to_string());
+    let base = match begun.map_err(|error| Error::failed(error.to_string()))? {
+        Some(begun) => Some(begun.commit),
+        None => run_environment(app, id)?.and_then(|(_, details)| details.base_commit),
+    };
+    match (base, last) {
+        (Some(base), Some(last)) => Ok((base, last.commit)),
+        _ => Err(Error::new(ErrorKind::Refused, format!("no step of run {id} has been recorded yet"))),
+    }
+}
+
+/// The advice about changes that are too large.
+#[derive(Clone, Copy)]
+enum Hint {
+    OneStep,
+    OnThatMachine,
+}
+
+fn too_large(known: &RunWithPlan, error: sprag_worktree::Error, hint: Hint) -> Error {
+    let sprag_worktree::Kind::TooMuchOutput { most, .. } = error.kind else {
+        return Error::failed(error.to_string());
+    };
+    let why = format!("the changes of run {} are larger than {} MB", known.id(), most >> 20);
+    Error::new(ErrorKind::Refused, why).next(match hint {
+        Hint::OneStep => "look at one step, or use `sprag diff` on the machine with the worktree",
+        Hint::OnThatMachine => "use `sprag diff` on the machine with the worktree",
+    })
+}
+
+impl From<ChangedFile> for FileChange {
+    fn from(file: ChangedFile) -> Self {
+        let (added, removed) = file.lines.unwrap_or_default();
+        let binary = file.lines.is_none();
+        FileChange { path: file.path, old_path: file.old_path, added, removed, binary }
+    }
 }
 
 /// Returns the files of a patch, with the number of their changed lines.
@@ -102,7 +193,13 @@ fn files_of(patch: &str) -> Vec<FileChange> {
         if let Some(names) = line.strip_prefix("diff --git ") {
             // Both names are the same here, unless a line below has the new one.
             let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path).trim_matches('"');
-            files.push(FileChange { path: path.to_owned(), added: 0, removed: 0, binary: false });
+            files.push(FileChange {
+                path: path.to_owned(),
+                old_path: None,
+                added: 0,
+                removed: 0,
+                binary: false,
+            });
             in_lines = false;
             continue;
         }
@@ -114,6 +211,9 @@ fn files_of(patch: &str) -> Vec<FileChange> {
             _ if in_lines => {}
             _ if line.starts_with("GIT binary patch") => file.binary = true,
             _ => {
+                if let Some(old) = line.strip_prefix("rename from ") {
+                    file.old_path = Some(old.trim_matches('"').to_owned());
+                }
                 let renamed = line.strip_prefix("rename to ").map(|path| path.trim_matches('"').to_owned());
                 let created = line.strip_prefix("+++ ").and_then(|text| name(text, "b/"));
                 if let Some(path) = renamed.or(created) {

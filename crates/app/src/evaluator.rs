@@ -12,7 +12,7 @@ use sprag_pipeline::{
 use sprag_process::CrashMarks;
 use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator};
 
-use crate::agents::name_accounts;
+use crate::agents::name_known_accounts;
 
 /// The evaluator of the specs that [`sprag_pipeline::Pipeline::plan`] has written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -123,7 +123,7 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
             let child = child.with_masks(&rendered.masks).with_agents(&rendered.agents);
             let inputs = child.complete(&inputs).map_err(SpecError::new)?;
             let mut plan = child.plan(&inputs).map_err(SpecError::new)?;
-            name_accounts(&mut plan);
+            name_known_accounts(&mut plan);
             let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
             Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
         }

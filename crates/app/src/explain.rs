@@ -16,6 +16,7 @@ use sprag_store::{
 
 use crate::App;
 use crate::accounts::account_text;
+use crate::boards::OWN_QUEUE;
 use crate::error::Error;
 use crate::failures::{FailedStep, failures, why_attempt_failed};
 use crate::gates::questions;
@@ -40,6 +41,8 @@ pub struct Explained {
     pub status: &'static str,
     /// The condition that the whole run waits for.
     pub waits_for: Option<String>,
+    /// The reason for its end, if there is one besides its steps.
+    pub reason: Option<String>,
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
     /// The kind of thing that it waits for, in one word.
@@ -59,6 +62,9 @@ pub struct Unsettled {
     /// The step.
     #[serde(rename = "id")]
     pub step: String,
+    /// Its key, if it is a task of a board that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Its status.
     pub status: String,
     /// The condition that it waits for.
@@ -140,6 +146,8 @@ pub struct RefusedView {
     pub at: String,
     /// The kind of the entity.
     pub entity: &'static str,
+    /// The entity's run.
+    pub run: Option<String>,
     /// The entity's step.
     pub step: Option<String>,
     /// The reported event.
@@ -162,6 +170,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
     let WaitFacts { steps, executions, .. } = &facts;
     let place_made = being_made(id, &facts.environments);
     let task_needs = task_needs(app, known, steps)?;
+    let keys = known.task_keys(app)?;
     let view = View {
         known,
         steps,
@@ -170,6 +179,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         gates: &facts.gates,
         place: place_made.as_deref(),
         task_needs: &task_needs,
+        keys: &keys,
         hosts: &facts.hosts,
         accounts: &facts.accounts,
         now: app.store.now(),
@@ -208,6 +218,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         pipeline: known.run.pipeline.to_string(),
         status: known.run.status().as_str(),
         waits_for,
+        reason: known.run.reason.as_deref().map(str::to_owned),
         steps: waiting,
         refused: facts.refusals.iter().map(|refusal| refused(known, refusal)).collect(),
     })
@@ -235,10 +246,16 @@ fn is_left(app: &App, run: &RunRow) -> Result<bool, Error> {
 
 fn refused(known: &RunWithPlan, refusal: &Refusal) -> RefusedView {
     let step = refusal.place.step.and_then(|no| known.plan.steps.get(no as usize));
+    refused_view(refusal, step.map(|step| step.id.clone()))
+}
+
+/// Returns the view of a refused event of the step of this name.
+pub(crate) fn refused_view(refusal: &Refusal, step: Option<String>) -> RefusedView {
     RefusedView {
         at: rfc3339(refusal.at_ms),
         entity: refusal.entity,
-        step: step.map(|step| step.id.clone()),
+        run: refusal.place.run.map(|run| run.to_string()),
+        step,
         event: refusal.event,
         actor: refusal.actor.as_str(),
         reason: refusal.reason,
@@ -266,6 +283,8 @@ struct View<'v> {
     place: Option<&'v str>,
     /// The needs of a board's waiting tasks.
     task_needs: &'v BTreeMap<StepNo, Vec<StepNo>>,
+    /// The keys of a board's tasks.
+    keys: &'v BTreeMap<StepNo, String>,
     /// The hosts that have the run's files.
     hosts: &'v [Arc<str>],
     /// The reasons why executions wait for their accounts.
@@ -299,6 +318,16 @@ impl View<'_> {
         row.map_or_else(|| no.to_string(), |row| step_name(&self.known.plan, row))
     }
 
+    /// Returns the name by which people know a step: the key of a task, or its id.
+    fn shown_name(&self, no: StepNo) -> String {
+        self.keys.get(&no).cloned().unwrap_or_else(|| self.name(no))
+    }
+
+    /// Whether the agent of a step waits for an answer.
+    fn is_asking(&self, step: &StepRow) -> bool {
+        step.items.is_none() && self.gates.iter().any(|gate| Some(gate.id) == step.work)
+    }
+
     /// Describes a wait for something that no worker executes. Returns whether the step has one.
     fn outside(&self, step: &StepRow, waiting: &mut Unsettled) -> bool {
         if let Some(list) = step.items {
@@ -306,9 +335,9 @@ impl View<'_> {
             waiting.wait = Wait::Items;
             if self.known.run.open {
                 waiting.wait = Wait::Outside;
-                let run = self.known.id();
+                let board = &self.known.run.pipeline;
                 waiting.waits_for = format!(
-                    "its tasks, of which {} of {} have finished, and for `sprag board close {run}`",
+                    "its tasks, of which {} of {} have finished, and for `sprag board close {board}`",
                     items.settled, items.total
                 );
                 waiting.owner = "the board's leader".into();
@@ -389,6 +418,7 @@ impl View<'_> {
             .filter(|_| matches!(step.status(), StepStatus::Pending | StepStatus::Running));
         let mut waiting = Unsettled {
             step: self.name(step.no),
+            key: self.keys.get(&step.no).cloned(),
             status: step.status().to_string(),
             waits_for: String::new(),
             since_ms: execution.map(|row| row.created_ms).or(self.known.run.started_ms),
@@ -400,6 +430,8 @@ impl View<'_> {
         };
         let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
         match execution {
+            // The question of an agent comes before the attempt that asks it.
+            Some(_) if self.is_asking(step) && self.outside(step, &mut waiting) => {}
             None if busy && self.outside(step, &mut waiting) => {}
             None if step.rework_pending => {
                 waiting.waits_for = "the running steps that it sends back to stop".into();
@@ -411,7 +443,7 @@ impl View<'_> {
                     .iter()
                     .filter_map(|need| self.steps.iter().find(|other| other.no == *need))
                     .filter(|other| !other.status().is_settled())
-                    .map(|other| format!("{} ({})", self.name(other.no), other.status()))
+                    .map(|other| format!("{} ({})", self.shown_name(other.no), other.status()))
                     .collect();
                 waiting.wait = Wait::Needs;
                 waiting.waits_for =
@@ -501,7 +533,10 @@ impl View<'_> {
     fn worker_for(&self, row: &ExecutionRow) -> String {
         let queue = &row.queue;
         if self.is_task(row.id.step) {
-            return format!("an agent or a person who claims it: sprag task claim --queue {queue}");
+            let is_of_board = self.known.is_board() && queue.starts_with(OWN_QUEUE);
+            let from =
+                if is_of_board { self.known.run.pipeline.to_string() } else { format!("--queue {queue}") };
+            return format!("an agent or a person who claims it: sprag task claim {from}");
         }
         // Claimers take tasks only, whatever queue they read.
         let serving: Vec<&WorkerRow> =

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_lifecycle::{RunId, StepStatus, Word, WorkKind};
 use sprag_process::{LineJoiner, LogEntry, open_regular};
@@ -24,7 +24,7 @@ const LINES: usize = 10;
 const TAIL_BYTES: u64 = 64 << 10;
 
 /// A step that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedStep {
     /// The run: the one that was asked about, or a child run.

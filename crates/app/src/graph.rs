@@ -208,6 +208,11 @@ fn graph_step(
     }
 }
 
+/// Returns the kind of a step's work in one word, from its spec; `?` if the spec cannot be read.
+pub(crate) fn kind_of(spec: &str) -> &'static str {
+    serde_json::from_str::<StepSpec>(spec).map_or("?", |spec| kind(&spec.kind))
+}
+
 fn kind(kind: &Kind) -> &'static str {
     match kind {
         Kind::Run { .. } | Kind::Exec { .. } => "run",

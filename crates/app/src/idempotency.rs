@@ -15,6 +15,8 @@ pub struct RunRequest {
     inputs: Arc<str>,
     priority: i32,
     dir: Value,
+    /// The run and the step that it continues after; null if it is no fork.
+    forked_from: Value,
     labels: RunLabels,
 }
 
@@ -25,7 +27,8 @@ impl RunRequest {
             plan: plan_hash(&new.plan),
             inputs: Arc::clone(&new.inputs),
             priority: new.priority,
-            dir: dir_of(&new.context),
+            dir: fact_of(&new.context, "dir"),
+            forked_from: fact_of(&new.context, "forked_from"),
             labels: RunLabels::read(&new.context),
         }
     }
@@ -37,7 +40,8 @@ impl RunRequest {
             ("pipeline", row.plan != self.plan),
             ("inputs", row.inputs != self.inputs),
             ("priority", row.priority != self.priority),
-            ("folder", dir_of(&row.context) != self.dir),
+            ("folder", fact_of(&row.context, "dir") != self.dir),
+            ("step to continue after", fact_of(&row.context, "forked_from") != self.forked_from),
             ("name", labels.name != self.labels.name),
             ("set of labels", labels.labels != self.labels.labels),
         ];
@@ -55,8 +59,8 @@ impl RunRequest {
     }
 }
 
-/// Returns the folder in which a run's commands run; null if it has none.
-fn dir_of(context: &str) -> Value {
+/// Returns a fact of a run's context; null if it has none of this name.
+fn fact_of(context: &str, name: &str) -> Value {
     let context: Value = serde_json::from_str(context).unwrap_or_default();
-    context["dir"].clone()
+    context[name].clone()
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, PlannedRun, Row, RunRow, Store, is_task, step_name};
+use sprag_store::{JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name};
 
 use crate::App;
+use crate::boards::TaskSpec;
 use crate::error::{Error, ErrorKind, Hint};
 use crate::labels::RunLabels;
 use crate::text::nearest;
@@ -14,6 +15,9 @@ use crate::view::EntryView;
 
 /// The number of runs that are searched for the one whose id starts or ends as the user wrote.
 const LOOK_BACK: usize = 10_000;
+
+/// The most tasks of a board whose keys are shown.
+const MOST_TASKS: usize = 1_000;
 
 /// A run and its plan.
 #[derive(Clone)]
@@ -42,6 +46,24 @@ impl RunWithPlan {
         self.run.id
     }
 
+    /// Returns whether the run is a board: tasks are added to it.
+    pub fn is_board(&self) -> bool {
+        self.plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open))
+    }
+
+    /// Returns the keys of a board's tasks, by number: those of its first thousand tasks. None for other runs.
+    pub fn task_keys(&self, app: &App) -> Result<BTreeMap<StepNo, String>, Error> {
+        if !self.is_board() {
+            return Ok(BTreeMap::new());
+        }
+        let tasks = app.store.queries().tasks(self.run.id, 0, MOST_TASKS, &|_| true)?;
+        let key = |task: &TaskState| {
+            let spec: TaskSpec = serde_json::from_str(task.value.as_deref()?).ok()?;
+            Some((task.step.no, spec.key?))
+        };
+        Ok(tasks.iter().filter_map(key).collect())
+    }
+
     /// Returns a step's name: its id, and which item of a fan-out it is.
     pub fn name_of(&self, app: &App, no: StepNo) -> String {
         if let Some(step) = self.plan.steps.get(no as usize) {
@@ -56,7 +78,8 @@ impl RunWithPlan {
         self.find_step(id, None)
     }
 
-    /// Returns the number of the step with this id; with an app, also of an item of a fan-out, by its name.
+    /// Returns the number of the step with this id; with an app, also of an item of a fan-out by its name, and of a task
+    /// by its key.
     pub fn find_step(&self, id: &str, app: Option<&App>) -> Result<StepNo, Error> {
         let found = self.plan.steps.iter().position(|step| step.id == id).map(|no| no as StepNo);
         let of_items = || -> Option<StepNo> {
@@ -70,7 +93,9 @@ impl RunWithPlan {
             let row = app?.store.queries().step(self.run.id, no).ok()??;
             (is_task(&self.plan, &row) && step_name(&self.plan, &row) == id).then_some(no)
         };
-        found.or_else(of_items).or_else(task).ok_or_else(|| {
+        let keyed =
+            || app.filter(|_| self.is_board())?.store.queries().find_task(self.run.id, id, None).ok()?;
+        found.or_else(of_items).or_else(task).or_else(keyed).ok_or_else(|| {
             let known: Vec<&str> = self.plan.steps.iter().map(|step| step.id.as_str()).collect();
             Error::invalid(format!("run {} has no step {id:?}", self.run.id))
                 .next(format!("its steps are: {}", known.join(", ")))
@@ -152,7 +177,7 @@ impl Names {
         Names { store: app.store.clone(), plans: BTreeMap::new() }
     }
 
-    fn plan(&mut self, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
+    pub(crate) fn plan(&mut self, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
         if let Some(plan) = self.plans.get(&run) {
             return Ok(Some(Arc::clone(plan)));
         }
@@ -170,6 +195,16 @@ impl Names {
     /// Returns a journal entry with the names of its steps.
     pub fn view(&mut self, entry: &JournalEntry) -> Result<EntryView, Error> {
         Ok(self.entry(entry)?)
+    }
+
+    /// Returns the id of the step at a position.
+    pub(crate) fn step_of(&mut self, place: &Position) -> sprag_store::Result<Option<String>> {
+        let (Some(run), Some(no)) = (place.run, place.step) else { return Ok(None) };
+        let Some(plan) = self.plan(run)? else { return Ok(None) };
+        if let Some(step) = plan.steps.get(no as usize) {
+            return Ok(Some(step.id.clone()));
+        }
+        Ok(self.store.queries().step(run, no)?.map(|row| step_name(&plan, &row)))
     }
 
     pub(crate) fn entry(&mut self, entry: &JournalEntry) -> sprag_store::Result<EntryView> {

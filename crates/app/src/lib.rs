@@ -8,6 +8,8 @@
 mod accounts;
 mod agents;
 mod app;
+mod audit;
+mod author;
 mod beginning;
 pub mod boards;
 mod changes;
@@ -28,6 +30,7 @@ mod idempotency;
 mod idle;
 mod known;
 mod labels;
+mod landings;
 pub mod layout;
 mod live;
 mod local_files;
@@ -36,8 +39,10 @@ mod logs;
 mod outputs;
 mod queries;
 mod queues;
+mod refused;
 mod resume;
 pub mod retention;
+mod review;
 pub mod rules;
 mod runs;
 mod secret;
@@ -53,7 +58,9 @@ mod workers;
 pub use accounts::AccountView;
 pub use agents::{AgentState, agent_states, missing_agents};
 pub use app::App;
-pub use changes::{FileChange, MOST_OVER_HTTP, RunDiff, run_diff};
+pub use audit::{Audit, AuditFilter, AuditView, MOST_AUDITED};
+pub use author::local_author;
+pub use changes::{FileChange, MOST_OVER_HTTP, RunChanges, RunDiff, run_changes, run_diff};
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};
@@ -68,33 +75,36 @@ pub use idempotency::RunRequest;
 pub use idle::first_left;
 pub use known::{Names, RunWithPlan, find_run};
 pub use labels::{RunLabels, parse_labels};
+pub use landings::{LandingState, LandingView, LandingsView, TurnView};
 pub use live::{ExecutingView, LiveView, WaitingCause};
 pub use local_files::LocalFiles;
 pub use log_lines::{LogHits, LogLine, LogLines, LogPart, read_lines, search_lines};
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use outputs::StepState;
+pub use refused::RefusedEvents;
 pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
     run_environment, take_over,
 };
+pub use review::{CommentView, ReviewComment, ReviewSide};
 pub use runs::{Cancelled, DamagedRun, ForkRun, MOST_RUNS, RunCounts, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
 pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
-pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline, Selection};
+pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline, Selection, time_ms};
 pub use sprag_process::run_if_supervisor;
 pub use sprag_store::{
-    BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow, ExecutionRow,
-    GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now, Observer,
-    OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
-    bugs, step_name,
+    Author, BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow,
+    ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now,
+    Observer, OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic,
+    WorkerRow, acting_as, bugs, current_author, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
-pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
+pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};
 pub use workers::RemoteWorker;
 

@@ -8,6 +8,7 @@ use sprag_store::{Id, Now, OpenWork, Row, RunRow, step_name};
 
 use crate::App;
 use crate::error::Error;
+use crate::graph::kind_of;
 use crate::labels::RunLabels;
 use crate::runs::RunFilter;
 use crate::text::rfc3339;
@@ -50,6 +51,8 @@ pub struct ExecutingView {
     pub name: Option<String>,
     /// The step.
     pub step: String,
+    /// The kind of its work, in one word, such as `run` or `agent`.
+    pub kind: &'static str,
     /// The attempt, from 1.
     pub attempt: u32,
     /// Its status.
@@ -146,6 +149,7 @@ impl Found<'_> {
                 pipeline: run.pipeline.to_string(),
                 name: RunLabels::of(run).name,
                 step: step_name(plan, &step.row),
+                kind: kind_of(&plan.step(step.row.node()).spec),
                 attempt: row.id.attempt,
                 status: row.status().as_str(),
                 queue: row.queue.to_string(),

@@ -87,7 +87,10 @@ pub fn why_no_log(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<Stri
             let child = sprag_lifecycle::RunId::from_i64(child);
             return Ok(format!("{name} is run {child}: sprag logs {child}"));
         }
-        (WorkKind::Gate | WorkKind::Wait | WorkKind::Task | WorkKind::End, _) => {
+        (WorkKind::Task, _) => {
+            return Ok(format!("{name} prints nothing: agents and people do it"));
+        }
+        (WorkKind::Gate | WorkKind::Wait | WorkKind::End, _) => {
             return Ok(format!("{name} prints nothing: no command runs in it"));
         }
         _ => {}

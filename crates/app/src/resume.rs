@@ -64,9 +64,9 @@ pub fn fork(app: &App, known: &RunWithPlan, from: &str) -> Result<ForkRun, Error
     let mut about: Value = serde_json::from_str(&known.run.context).unwrap_or_else(|_| json!({}));
     about["forked_from"] = json!({ "run": source, "step": from });
     new.context = about.to_string().into();
-    match Beginning::of(app, known)? {
+    let files = match Beginning::of(app, known)? {
         Ok(Some(beginning)) => beginning.after_step(step, new.id)?,
-        Ok(None) => {}
+        Ok(None) => None,
         Err(elsewhere) => {
             return Err(Error::new(
                 ErrorKind::Refused,
@@ -74,8 +74,8 @@ pub fn fork(app: &App, known: &RunWithPlan, from: &str) -> Result<ForkRun, Error
             )
             .next("fork it on the host where its worktree is"));
         }
-    }
-    Ok(ForkRun::new(source, step, new))
+    };
+    Ok(ForkRun::new(source, step, new, files))
 }
 
 /// Reserves a live run to `worker`, or leaves it to all workers if there is none. The store refuses this if another

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus, Word};
 use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::{Created, ENFORCEMENT_KEY, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
+use sprag_worktree::Repository;
 
 use crate::App;
 use crate::agents::name_accounts;
@@ -120,6 +121,8 @@ pub struct RunFilter {
     pub until_ms: Option<i64>,
     /// Only child runs of this run.
     pub parent: Option<RunId>,
+    /// Only runs that are no boards.
+    pub without_boards: bool,
     /// Only runs that are older than this one.
     pub before: Option<RunId>,
 }
@@ -195,27 +198,42 @@ impl App {
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let StartRun { mut new, labels } = start;
         labels.check()?;
-        if new.idempotency_key.as_deref().is_some_and(|key| key.starts_with(ENFORCEMENT_KEY)) {
-            let message = format!("an idempotency key cannot start with {ENFORCEMENT_KEY:?}");
-            return Err(Error::invalid(message).next("choose another key"));
-        }
+        check_key(&new)?;
         new.context = with_context(&new.context, |context| labels.write(context));
         let request = RunRequest::of(&new);
-        match self.store.person().create_run(new).await? {
+        let created = self.store.person().create_run(new).await?;
+        self.started(created, &request)
+    }
+
+    /// Starts a run that continues after the step `from` of another run, with a copy of its results and files. When this
+    /// returns, the run is on disk.
+    ///
+    /// A request whose idempotency key has started a run before gets that run. It is refused if the key was used for
+    /// another run, another step, or for a run that is no fork.
+    pub async fn fork_run(&self, fork: ForkRun) -> Result<Started, Error> {
+        let ForkRun { source, step, start: StartRun { new, .. }, files } = fork;
+        let (id, request) = (new.id, RunRequest::of(&new));
+        let started = match check_key(&new) {
+            Ok(()) => self.store.person().fork_run(source, step, new).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        let started = started.and_then(|created| self.started(created, &request));
+        if let (Some(repository), false) = (files, started.as_ref().is_ok_and(|started| started.is_new)) {
+            // No run of this id begins with the files that were chosen for it.
+            repository.clear_start(&id.to_string())?;
+        }
+        started
+    }
+
+    /// Returns the run that a request got. A run that its key has started before must be the requested one.
+    fn started(&self, created: Created, request: &RunRequest) -> Result<Started, Error> {
+        match created {
             Created::New(run) => Ok(Started { run: self.require_run(run)?, is_new: true }),
             Created::Existing(run) => {
                 let run = self.require_run(run)?;
                 request.check(&run)?;
                 Ok(Started { run, is_new: false })
             }
-            Created::NameTaken => Err(id_taken()),
-        }
-    }
-
-    /// Starts a run that continues after the step `from` of another run, with a copy of its results and files.
-    pub async fn fork_run(&self, fork: ForkRun) -> Result<RunRow, Error> {
-        match self.store.person().fork_run(fork.source, fork.step, fork.start.new).await? {
-            Created::New(run) | Created::Existing(run) => self.require_run(run),
             Created::NameTaken => Err(id_taken()),
         }
     }
@@ -261,7 +279,7 @@ impl App {
                 }
                 before = Some(listed.id);
                 match listed.row {
-                    Ok(row) if filter.holds(&row) => found.push(row),
+                    Ok(row) if filter.holds(&row) && !self.leaves_out(filter, &row)? => found.push(row),
                     Ok(_) => {}
                     Err(error) => damaged.push(DamagedRun { id: listed.id, why: error.to_string() }),
                 }
@@ -271,6 +289,11 @@ impl App {
                 return Ok(RunPage { runs: found, damaged, next: before.filter(|_| more) });
             }
         }
+    }
+
+    /// Returns whether a run is a board that the list leaves out.
+    fn leaves_out(&self, filter: &RunFilter, row: &RunRow) -> Result<bool, Error> {
+        Ok(filter.without_boards && (row.open || self.store.queries().board(row.id)?.is_some()))
     }
 
     /// Counts runs by status, whatever statuses the filter names: the newest 20,000.
@@ -284,6 +307,9 @@ impl App {
             for row in
                 page.iter().filter_map(|listed| listed.row.as_ref().ok()).filter(|row| filter.holds(row))
             {
+                if self.leaves_out(filter, row)? {
+                    continue;
+                }
                 *counts.by_status.entry(row.status().as_str()).or_default() += 1;
             }
             before = page.last().map(|row| row.id);
@@ -425,6 +451,8 @@ pub struct ForkRun {
     pub(crate) source: RunId,
     pub(crate) step: sprag_lifecycle::StepNo,
     pub(crate) start: StartRun,
+    /// The repository in which the files of the new run were chosen; none if it starts with no files.
+    files: Option<Repository>,
 }
 
 impl ForkRun {
@@ -439,8 +467,19 @@ impl ForkRun {
         self
     }
 
-    pub(crate) fn new(source: RunId, step: sprag_lifecycle::StepNo, new: NewRun) -> Self {
-        ForkRun { source, step, start: StartRun { new, labels: RunLabels::default() } }
+    /// Sets the key that never starts a second run.
+    pub fn idempotency_key(mut self, key: Option<&str>) -> Self {
+        self.start = self.start.idempotency_key(key);
+        self
+    }
+
+    pub(crate) fn new(
+        source: RunId,
+        step: sprag_lifecycle::StepNo,
+        new: NewRun,
+        files: Option<Repository>,
+    ) -> Self {
+        ForkRun { source, step, start: StartRun { new, labels: RunLabels::default() }, files }
     }
 }
 
@@ -454,6 +493,15 @@ fn with_context(context: &str, change: impl FnOnce(&mut Map<String, Value>)) -> 
 /// Returns the error for a run that does not exist.
 pub(crate) fn no_run(id: RunId) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no run {id}")).next("list the runs")
+}
+
+/// Refuses an idempotency key that is reserved for the runs of rules.
+fn check_key(new: &NewRun) -> Result<(), Error> {
+    if new.idempotency_key.as_deref().is_some_and(|key| key.starts_with(ENFORCEMENT_KEY)) {
+        let message = format!("an idempotency key cannot start with {ENFORCEMENT_KEY:?}");
+        return Err(Error::invalid(message).next("choose another key"));
+    }
+    Ok(())
 }
 
 fn id_taken() -> Error {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
+use sprag_lifecycle::{Actor, Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 pub use sprag_store::is_current;
 use sprag_store::{ExecutionRow, GateRow, JournalEntry, Now, Row, RunRow, StepRow, step_name};
 
@@ -306,6 +306,8 @@ views! {
         pub id: String,
         /// The run that asks.
         pub run: String,
+        /// The name of the run's pipeline.
+        pub pipeline: String,
         /// The step that asks.
         pub step: String,
         /// `question`, `time` or `signal`.
@@ -383,9 +385,11 @@ impl From<DamagedRun> for DamagedView {
     }
 }
 
-/// Returns whether a step was cancelled before it began: no attempt of it was executed.
+/// Returns whether a step was cancelled before it began: no attempt of it was executed since the run went back to it
+/// for the last time.
 pub fn is_not_run(step: &StepRow) -> bool {
-    step.status() == StepStatus::Cancelled && step.started_ms.is_none() && step.attempt == 1
+    let is_fresh = step.started_ms.is_none() && (step.tries, step.losses) == (0, 0);
+    step.status() == StepStatus::Cancelled && is_fresh
 }
 
 /// Returns the round of a step's `repeat` and the most rounds; none if the step has none, or if its items have them.
@@ -545,14 +549,18 @@ impl EntryView {
             actor: entry.actor.as_str(),
             worker: entry.worker.map(|id| id.to_string()),
             fence: entry.fence,
-            by: entry.by.as_deref().map(str::to_owned),
+            by: match (&entry.by, entry.worker) {
+                (Some(by), _) => Some(by.to_string()),
+                (None, Some(worker)) if entry.actor == Actor::Worker => Some(format!("worker:{worker}")),
+                (None, _) => None,
+            },
         }
     }
 }
 
 impl GateView {
-    /// Returns the view of a gate of the step of this name.
-    pub fn of(gate: &GateRow, step: &str, now: Now) -> Self {
+    /// Returns the view of a gate of the pipeline and the step of these names.
+    pub fn of(gate: &GateRow, pipeline: &str, step: &str, now: Now) -> Self {
         let question = gate.kind == sprag_store::GateKind::Question;
         let asked: Value =
             if question { serde_json::from_str(&gate.question).unwrap_or_default() } else { Value::Null };
@@ -564,6 +572,7 @@ impl GateView {
         GateView {
             id: gate.id.to_string(),
             run: gate.run.to_string(),
+            pipeline: pipeline.to_owned(),
             step: step.to_owned(),
             kind: gate.kind.as_str(),
             status: gate.status().as_str(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{RunId, RunStatus, StepStatus, WorkKind};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, StepStatus, WorkKind};
 use sprag_store::{GateKind, GateRow, Row, UnsettledRun};
 use sprag_sweeper::{Config, Executor};
 
@@ -142,7 +142,7 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
                 let is_gate = step.wait == Wait::Gate;
                 seen.waits.push(Waiting {
                     run,
-                    step: Some(step.step),
+                    step: Some(step.key.unwrap_or(step.step)),
                     what,
                     is_gate,
                     since_ms: step.since_ms,
@@ -189,6 +189,13 @@ pub fn questions_alone(app: &App, run: RunId) -> Result<Vec<GateRow>, Error> {
         }
     }
     Ok(questions)
+}
+
+/// Whether an agent's process waits for the answer to this question. It ends if its worker stops.
+pub fn agent_waits(app: &App, gate: &GateRow) -> Result<bool, Error> {
+    let Some(step) = app.step(gate.run, gate.step)? else { return Ok(false) };
+    let id = ExecutionId { run: gate.run, step: gate.step, attempt: step.attempt };
+    Ok(app.execution(id)?.is_some_and(|row| row.status() == ExecutionStatus::Running))
 }
 
 /// Fires what is due by the clock in a run and its child runs: where no server and no worker runs, no other process

@@ -275,6 +275,10 @@ impl WorkSource for BusWorkSource {
         WorkSource::vanished(&self.store, lease).await
     }
 
+    async fn release(&self, lease: Lease) -> Result<(), Error> {
+        WorkSource::release(&self.store, lease).await
+    }
+
     async fn reclaim(&self, run: RunId, worker: Id) -> Result<(), Error> {
         WorkSource::reclaim(&self.store, run, worker).await
     }

@@ -7,9 +7,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use crate::agent_args::AgentCommand;
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
+pub(crate) use crate::run_args::{AtServer, ListOptions, LogOptions, StepArgs};
 pub(crate) use crate::sub_args::{
-    AccountCommand, Answer, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand, Serve, Shown,
-    TokenCommand, WorkerCommand, inherited,
+    AccountCommand, Answer, AuditArgs, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand,
+    Serve, Shown, TokenCommand, WorkerCommand, inherited,
 };
 use crate::{exit, help_texts};
 
@@ -161,18 +162,8 @@ pub(crate) enum Command {
     /// List runs, newest first
     #[command(after_help = help_texts::LS)]
     Ls {
-        /// Only runs in this status; repeat it for more
-        #[arg(long, value_name = "STATUS")]
-        status: Vec<String>,
-        /// Only runs that wait: for anything, or for a person, a task, a signal, a worker, a group or a time
-        #[arg(long, value_name = "FOR", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
-        waiting: Option<String>,
-        /// Only runs with this label; repeat it for more
-        #[arg(long = "label", value_name = "KEY=VALUE")]
-        labels: Vec<String>,
-        /// How many
-        #[arg(long, short = 'n', default_value_t = 20)]
-        limit: usize,
+        #[command(flatten)]
+        options: ListOptions,
         #[command(flatten)]
         at: AtServer,
     },
@@ -281,6 +272,9 @@ pub(crate) enum Command {
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        /// The same key never starts a second run
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
         #[command(flatten)]
         at: AtServer,
     },
@@ -327,7 +321,7 @@ pub(crate) enum Command {
     Diff {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// A step, or two with `..` between them
+        /// A step, an attempt at it (STEP@2), or two of them with `..` between them
         steps: Option<String>,
         /// List the changed files with the number of changed lines
         #[arg(long)]
@@ -462,6 +456,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AccountCommand,
     },
+    /// Show who did what: runs started, cancelled, answered and landed; tokens, webhooks, queues
+    #[command(after_help = help_texts::AUDIT)]
+    Audit(AuditArgs),
     /// Show the journal: everything that happened, in order
     #[command(after_help = help_texts::EVENTS)]
     Events {
@@ -550,66 +547,4 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AgentCommand,
     },
-}
-
-/// The server that has the runs, for commands that look at runs, start them or answer their questions.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct AtServer {
-    /// Ask this server instead of the data directory: http://HOST:PORT
-    #[arg(long, value_name = "URL", help_heading = "Server")]
-    pub(crate) server: Option<String>,
-    /// The token for the server [default: that of this user's own server]
-    #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true, help_heading = "Server")]
-    pub(crate) token: Option<String>,
-}
-
-/// The steps to run.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct StepArgs {
-    /// Run only this step; repeat it for more
-    #[arg(long, value_name = "STEP", help_heading = "Steps")]
-    only: Vec<String>,
-    /// Run only this step and all steps that need it
-    #[arg(long, value_name = "STEP", help_heading = "Steps")]
-    from: Option<String>,
-    /// Skip this step; repeat it for more
-    #[arg(long, value_name = "STEP", help_heading = "Steps")]
-    skip: Vec<String>,
-}
-
-impl StepArgs {
-    /// Returns the selected steps.
-    pub(crate) fn selection(&self) -> sprag_pipeline::Selection {
-        sprag_pipeline::Selection {
-            only: self.only.clone(),
-            from: self.from.clone(),
-            skip: self.skip.clone(),
-        }
-    }
-}
-
-/// Which part of the logs to show, and how.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct LogOptions {
-    /// Continue until the run ends
-    #[arg(long, short)]
-    pub(crate) follow: bool,
-    /// Only this attempt [default: the last]
-    #[arg(long, value_name = "N")]
-    pub(crate) attempt: Option<u32>,
-    /// Only steps that failed
-    #[arg(long, conflicts_with = "step")]
-    pub(crate) failed: bool,
-    /// Only the last N lines of each step
-    #[arg(long, value_name = "N")]
-    pub(crate) tail: Option<usize>,
-    /// Only lines after this time: a duration before now such as 10m, or a time such as 2026-01-31T10:00:00Z
-    #[arg(long, value_name = "TIME")]
-    pub(crate) since: Option<String>,
-    /// Print the time of each line
-    #[arg(long, short = 't')]
-    pub(crate) timestamps: bool,
-    /// Print exactly what the steps printed: no names, and control characters unchanged
-    #[arg(long, conflicts_with = "timestamps")]
-    pub(crate) raw: bool,
 }

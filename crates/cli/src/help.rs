@@ -9,7 +9,7 @@ use crate::exit::Failure;
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start", &["init", "run", "do", "validate", "graph"]),
-    ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
+    ("Look", &["ls", "status", "watch", "logs", "explain", "events", "audit", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal"]),
     ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
@@ -30,7 +30,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery"],
+        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery", "audit"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),
@@ -139,6 +139,12 @@ mod tests {
         assert!(long.is_empty(), "{long:#?}");
         for (heading, _) in GROUPS {
             assert!(help.contains(&format!("\n{heading}:\n")), "{help}");
+        }
+        // A longer line would be broken in the middle of a paragraph.
+        for one in command.get_subcommands() {
+            let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long: Vec<&str> = after.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{}: {long:#?}", one.get_name());
         }
     }
 }

@@ -12,8 +12,8 @@ Examples:
 
 pub(crate) const DO: &str = "\
 The check is guessed from the project (cargo test, npm test, make test, …); the
-agent gets up to three attempts. Then it shows the diff and asks. Without a terminal,
-`sprag approve RUN` answers it.
+agent gets up to three attempts. Then it shows the diff and asks. Without a
+terminal, `sprag approve RUN` answers it.
 
 Examples:
   sprag do 'fix the flaky test'
@@ -43,7 +43,8 @@ Examples:
   sprag ls
   sprag ls --status failed -n 5
   sprag ls --waiting           runs that wait for something
-  sprag ls --waiting=person    runs that wait for an answer";
+  sprag ls --waiting=person    runs that wait for an answer
+  sprag ls --boards            boards too";
 
 pub(crate) const STATUS: &str = "\
 Examples:
@@ -96,14 +97,15 @@ Examples:
   sprag resume RUN --detach";
 
 pub(crate) const REWIND: &str = "\
-The run must have ended. Files of its worktree are restored to where the step began.
+The run must have ended. Files of its worktree are restored to where the step
+began.
 
 Examples:
   sprag rewind RUN --to test";
 
 pub(crate) const FORK: &str = "\
-The new run takes over the step and everything before it, with their outputs, and
-runs the rest. The other run stays as it is.
+The new run takes over the step and everything before it, with their outputs,
+and runs the rest. The other run stays as it is.
 
 Examples:
   sprag fork RUN --from build";
@@ -143,22 +145,24 @@ Examples:
   sprag gc --keep 30d --dry-run   what would be deleted
   sprag gc --keep 30d             delete runs that ended more than 30 days ago
 
-Kept: live runs, runs with a kept worktree, runs with undelivered webhooks. A run
-with an idempotency key is kept for a day after its end, so that a repeated
+Kept: live runs, runs with a kept worktree, runs with undelivered webhooks. A
+run with an idempotency key is kept for a day after its end, so that a repeated
 request finds it. The key of a deleted run can be used again.";
 
 pub(crate) const DIFF: &str = "\
 Examples:
   sprag diff RUN               everything so far
   sprag diff RUN work          what the step `work` changed
+  sprag diff RUN work@1        what the first attempt at it changed
   sprag diff RUN plan..test    between the ends of two steps
   sprag diff RUN --stat        the changed files
 
-A patch that is longer than the terminal is shown in $SPRAG_PAGER, $PAGER or less.";
+A patch that is longer than the terminal is shown in $SPRAG_PAGER, $PAGER or
+less.";
 
 pub(crate) const APPROVE: &str = "\
-If no other process executes the run, this one continues it. A question of a child
-run can be answered through its parent.
+If no other process executes the run, this one continues it. A question of a
+child run can be answered through its parent.
 
 Examples:
   sprag approve RUN
@@ -178,8 +182,9 @@ Examples:
   sprag signal RUN deployed --payload '{\"version\": 3}'";
 
 pub(crate) const WORKER: &str = "\
-Ctrl-C or SIGTERM stops it after its running steps have finished. A second signal
-stops those too; other workers then retry them.
+Ctrl-C or SIGTERM stops it after its running steps have finished. Steps that only
+wait for their turn to land return to their queue. A second signal stops the
+running steps too; other workers then retry them.
 
 With --store it works for all users of that database, on any number of machines.
 With --server it claims over HTTP and opens no database. It then needs a token
@@ -194,9 +199,9 @@ Examples:
   SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu";
 
 pub(crate) const SERVE: &str = "\
-Every request needs a token. The server writes one to the file `token` of its data
-directory. This user's `sprag mcp --server` and `sprag worker --server` read it;
-`sprag token new` makes others.
+Every request needs a token. The server writes one to the file `token` of its
+data directory. This user's `sprag mcp --server` and `sprag worker --server`
+read it; `sprag token new` makes others.
 
 Ctrl-C or SIGTERM stops it after its requests and steps have finished. A second
 signal stops those too.
@@ -205,6 +210,13 @@ Examples:
   sprag serve
   sprag serve --listen 0.0.0.0:7717 --no-worker
   SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker";
+
+pub(crate) const AUDIT: &str = "\
+Examples:
+  sprag audit --since 1d
+  sprag audit --by ada --act run
+  sprag audit --act token
+  sprag audit --run RUN --json";
 
 pub(crate) const TOKEN: &str = "\
 Examples:
@@ -221,8 +233,8 @@ Examples:
   sprag hook rm HOOK";
 
 pub(crate) const RULE: &str = "\
-A rule is an entry of `on:` in a pipeline file. `sprag serve` fires rules, or `sprag rule tick`
-at intervals.
+A rule is an entry of `on:` in a pipeline file. `sprag serve` fires rules, or
+`sprag rule tick` at intervals.
 
 Examples:
   sprag rule apply nightly.yaml
@@ -256,8 +268,9 @@ Examples:
   sprag events -f --tail 20";
 
 pub(crate) const EXPLAIN: &str = "\
-It says what each step waits for, since when, until when, and which worker has it.
-For a failed step it says why it failed, and shows the last lines it printed.
+It says what each step waits for, since when, until when, and which worker has
+it. For a failed step it says why it failed, and shows the last lines it
+printed.
 
 Examples:
   sprag explain RUN
@@ -301,8 +314,8 @@ Examples:
 
 pub(crate) const CONFIG: &str = "\
 Settings are read from $XDG_CONFIG_HOME/sprag/config.toml, then from
-.sprag/config.toml in this folder or the nearest one above it. The environment and
-the command line come last. docs/cli.md lists the keys.
+.sprag/config.toml in this folder or the nearest one above it. The environment
+and the command line come last. docs/cli.md lists the keys.
 
 Examples:
   sprag config

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use sprag_app::view::{GateView, is_not_run, round_of, wall_ms};
 use sprag_app::{
-    App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, gate_text, keep_time,
+    App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, agent_waits, gate_text, keep_time,
     questions_alone, why_attempt_failed,
 };
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, WorkKind};
@@ -56,6 +56,7 @@ pub(crate) async fn watch(
     json: bool,
     since: Option<u64>,
     on_interrupt: OnInterrupt,
+    interactive: bool,
 ) -> Result<Watched, Failure> {
     // The handler stays installed all the time, so that a signal during output is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -72,7 +73,14 @@ pub(crate) async fn watch(
             screen.clear();
             return Ok(Watched::Ended(status));
         }
-        if !questions_alone(app, known.id())?.is_empty() {
+        // Without a terminal the answer comes from elsewhere. An agent that asked waits for it a while, and is then
+        // stopped until there is one.
+        let questions = questions_alone(app, known.id())?;
+        let mut agents = questions.iter().map(|gate| agent_waits(app, gate));
+        let is_held = on_interrupt == OnInterrupt::Cancel
+            && !interactive
+            && agents.any(|waits| waits.unwrap_or_default());
+        if !questions.is_empty() && !is_held {
             // Shows the steps that have ended since the last look before it returns.
             screen.update().await?;
             screen.clear();
@@ -317,7 +325,7 @@ impl<'k> Screen<'k> {
         }
         let sign = self.style.bold("?");
         let now = self.app.now();
-        let told = match (gate.kind, GateView::of(&gate, name, now).until) {
+        let told = match (gate.kind, GateView::of(&gate, &self.known.run.pipeline, name, now).until) {
             (GateKind::Time, Some(_)) => {
                 let until = if gate.until_ms > 0 { gate.until_ms } else { wall_ms(now, gate.timeout_at_ms) };
                 format!("waits until {}", local(until))

@@ -18,6 +18,7 @@ mod own_server;
 mod pager;
 mod patience;
 mod rule_args;
+mod run_args;
 mod settings;
 mod show;
 mod starter;

@@ -40,10 +40,12 @@ Examples:
         /// PIPELINE/RULE, or the rule's id alone where it is unique
         rule: String,
     },
-    /// Fire a rule now, by hand: its next tick stays
+    /// Fire a rule now, by hand: its next tick stays; a webhook's rule needs an event
     Fire {
         /// PIPELINE/RULE, or the rule's id alone where it is unique
         rule: String,
+        #[command(flatten)]
+        given: EventArgs,
     },
     /// Pause a rule: its events start nothing
     Pause {
@@ -73,9 +75,12 @@ Examples:
         /// The time of the tick, such as 2030-01-31T08:00:00Z [default: the next tick]
         #[arg(long, value_name = "TIME", conflicts_with = "event")]
         at: Option<String>,
-        /// The number of a recorded event
+        /// The number of a recorded event, or a file with the payload of an event
         #[arg(long, value_name = "EVENT")]
-        event: Option<i64>,
+        event: Option<String>,
+        /// A header of the event in the file that rules see, such as 'x-github-event: push'; repeat it for more
+        #[arg(long, value_name = "HEADER", value_parser = header, requires = "event")]
+        header: Vec<(String, String)>,
     },
     /// Give the ticks between two times to a rule; those that it has taken start nothing
     Backfill {
@@ -101,6 +106,23 @@ Examples:
     },
 }
 
+/// Parses a header that a person gives.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it like 'x-github-event: push'")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// An event that a person gives to a rule.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EventArgs {
+    /// A file with the payload of an event, as its sender would send it; `-` reads the standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) event: Option<String>,
+    /// A header of the event that rules see, such as 'x-github-event: push'; repeat it for more
+    #[arg(long, value_name = "HEADER", value_parser = header, requires = "event")]
+    pub(crate) header: Vec<(String, String)>,
+}
+
 /// The subcommands for events that reached rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeliveryCommand {
@@ -116,6 +138,25 @@ pub(crate) enum DeliveryCommand {
     Show {
         /// The event's number
         event: i64,
+    },
+    /// Sign a payload as the sender of a rule's webhook would, and post it to a server
+    #[command(after_help = "\
+The signature is made with the first of the rule's `secrets` that is set here.
+
+Examples:
+  sprag delivery send ci/push push.json --header 'x-github-event: push'
+  sprag delivery send ci/push - --to https://hooks.example.com < push.json")]
+    Send {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// A file with the payload; `-` reads the standard input
+        file: PathBuf,
+        /// The server
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7717")]
+        to: String,
+        /// A header of the request that rules see, such as 'x-github-event: push'; repeat it for more
+        #[arg(long, value_name = "HEADER", value_parser = header)]
+        header: Vec<(String, String)>,
     },
     /// Give an event to its rule again
     Replay {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use sprag_app::text::parse_rfc3339;
 pub(crate) use sprag_app::text::{local, plain, plain_lines, rfc3339, span};
 
 use sprag_app::WaitingFor;
@@ -175,6 +176,11 @@ pub(crate) fn shown_status(status: &str, waiting_for: Option<WaitingFor>) -> Str
 /// Returns the status of a run or a step as people see it, from the words that programs see.
 pub(crate) fn shown_status_word(status: &str, waiting_for: Option<&str>) -> String {
     waiting_for.map_or_else(|| status.to_owned(), |wait| format!("waits for {wait}"))
+}
+
+/// Returns a time in a value that programs see, in milliseconds; none if it is absent.
+pub(crate) fn time_in(value: &serde_json::Value, key: &str) -> Option<i64> {
+    parse_rfc3339(value[key].as_str()?)
 }
 
 /// Returns a text of several lines in which all lines but the first are indented.

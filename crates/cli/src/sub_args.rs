@@ -17,6 +17,9 @@ pub(crate) struct Serve {
     /// A PEM file with the certificate's private key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// A further address, which takes signed webhooks at /in/PIPELINE/RULE and answers nothing else
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) in_listen: Option<std::net::SocketAddr>,
     /// The credentials that a request needs
     #[arg(long, value_enum, default_value_t = Shown::Token, value_name = "WHAT")]
     pub(crate) auth: Shown,
@@ -96,6 +99,26 @@ pub(crate) enum Shown {
     Token,
     /// Nothing: every user of this machine may do everything
     None,
+}
+
+/// The acts that `sprag audit` shows.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArgs {
+    /// Only acts of this author: user:NAME, token:NAME, agent:NAME, rule:NAME, or the name alone
+    #[arg(long, value_name = "WHO")]
+    pub(crate) by: Option<String>,
+    /// Only acts of this kind, like run.created, gate, landed or token
+    #[arg(long, value_name = "ACT")]
+    pub(crate) act: Option<String>,
+    /// Only acts on this run
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// Only acts since this time: 2d ago, or 2026-01-31T10:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// The most acts to show, newest first
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) limit: usize,
 }
 
 /// The subcommands for tokens.

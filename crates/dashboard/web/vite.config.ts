@@ -6,6 +6,7 @@ import { defineConfig, type Plugin } from 'vite';
 function lineEnds(): Plugin {
   return {
     name: 'line-ends',
+    enforce: 'post',
     generateBundle(_, bundle) {
       for (const file of Object.values(bundle)) {
         if (file.type === 'chunk') {

@@ -57,9 +57,9 @@ impl Lifecycle for Gate {
 
     #[rustfmt::skip]
     const RULES: &'static [Rule<Self>] = &[
-        rule(GateEvent::Answered,  &[Person],   &[GateStatus::Open], GateStatus::Answered,  &[]),
-        rule(GateEvent::Expired,   &[Executor], &[GateStatus::Open], GateStatus::Expired,   &[GatePredicate::TimeoutPassed]),
-        rule(GateEvent::Cancelled, &[Advance],  &[GateStatus::Open], GateStatus::Cancelled, &[]),
+        rule(GateEvent::Answered,  &[Person],          &[GateStatus::Open], GateStatus::Answered,  &[]),
+        rule(GateEvent::Expired,   &[Executor],        &[GateStatus::Open], GateStatus::Expired,   &[GatePredicate::TimeoutPassed]),
+        rule(GateEvent::Cancelled, &[Advance, Worker], &[GateStatus::Open], GateStatus::Cancelled, &[]),
     ];
 
     const TERMINAL: &'static [GateStatus] =

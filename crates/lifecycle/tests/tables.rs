@@ -94,9 +94,9 @@ const ACCOUNT: Grid = Grid("
 
 #[rustfmt::skip]
 const GATE: Grid = Grid("
-    gate.answered  | person   | answered  - - -
-    gate.expired   | executor | expired   - - -
-    gate.cancelled | advance  | cancelled - - -
+    gate.answered  | person         | answered  - - -
+    gate.expired   | executor       | expired   - - -
+    gate.cancelled | advance worker | cancelled - - -
 ");
 
 #[rustfmt::skip]

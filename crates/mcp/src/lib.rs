@@ -11,6 +11,7 @@
 mod params;
 mod relay;
 mod resources;
+mod rules;
 mod tool_error;
 mod tools;
 
@@ -26,7 +27,7 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use sprag_app::{App, CheckoutLooks};
+use sprag_app::{App, Author, CheckoutLooks, acting_as};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
@@ -53,6 +54,8 @@ pub struct Caller {
     pub there: watch::Receiver<()>,
     /// The name of the token that it shows; empty for the server's own user. Agents are bound to this name.
     pub scope: Arc<str>,
+    /// The author of what it has the tools do.
+    pub author: Author,
 }
 
 /// Waits until the caller has disconnected; forever if there is no HTTP caller.
@@ -160,9 +163,17 @@ impl ServerHandler for Agents {
         let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
         let scope = caller.map_or_else(|| Arc::clone(&self.scope), |caller| Arc::clone(&caller.scope));
         let agents = Agents { scope, ..self.clone() };
+        let call = tools::call(&agents, &request.name, arguments);
+        let calling = async {
+            match caller {
+                // The protocol's library works in a task of its own, which does not know the request's author.
+                Some(caller) => acting_as(caller.author.clone(), call).await,
+                None => call.await,
+            }
+        };
         // A call whose caller is gone stops here. The task that it was about to receive goes to other agents.
         let done = tokio::select! {
-            done = tools::call(&agents, &request.name, arguments) => done,
+            done = calling => done,
             () = context.ct.cancelled() => Err(tool_error::ToolError::gone()),
             () = gone(caller) => Err(tool_error::ToolError::gone()),
         };

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sprag_app::boards::{Done, NoteSpec, TaskSpec};
+use sprag_app::rules::GivenEvent;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -264,4 +265,76 @@ pub(crate) struct HoldAccount {
     /// The reason, in a few words.
     #[serde(default)]
     pub(crate) reason: Option<String>,
+}
+
+/// A rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PauseRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The reason, in a few words.
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResumeRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// Whether ticks of the pause count as missed ones; otherwise they start nothing.
+    #[serde(default)]
+    pub(crate) missed: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FireRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The event; absent for a rule with a schedule, which fires for the present moment.
+    #[serde(default)]
+    pub(crate) event: Option<GivenEvent>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The time of a tick, such as 2030-01-31T08:00:00Z.
+    #[serde(default)]
+    pub(crate) at: Option<String>,
+    /// The number of a recorded event.
+    #[serde(default)]
+    pub(crate) recorded: Option<String>,
+    /// An event.
+    #[serde(default)]
+    pub(crate) event: Option<GivenEvent>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListDeliveries {
+    /// Only events of this rule.
+    #[serde(default)]
+    pub(crate) rule: Option<String>,
+    /// The number of events; 20 by default, 200 at most.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneDelivery {
+    /// The event's number.
+    pub(crate) event: String,
 }

@@ -17,9 +17,10 @@ use sprag_lifecycle::{RunStatus, Word};
 
 use crate::Agents;
 use crate::params::*;
+use crate::rules::*;
 use crate::tool_error::ToolError;
 
-type Done = Result<Value, ToolError>;
+pub(crate) type Done = Result<Value, ToolError>;
 
 macro_rules! tools {
     ($($name:ident($params:ty): $about:literal;)+) => {
@@ -73,6 +74,15 @@ tools! {
     account_list(Nothing): "List the accounts of coding agents: which are held after a usage limit, until when, and how many steps wait.";
     account_hold(HoldAccount): "Hold an account of coding agents: no further step uses it until the hold ends.";
     account_release(OneAccount): "End the hold of an account of coding agents.";
+    rule_list(Nothing): "List the rules that start runs by themselves: status, next tick, last decision.";
+    rule_show(OneRule): "Show a rule: its next ticks, the path of its webhook, its last decisions.";
+    rule_pause(PauseRule): "Pause a rule: from now on its events start nothing.";
+    rule_resume(ResumeRule): "Resume a paused rule, or mend a broken one.";
+    rule_fire(FireRule): "Fire a rule by hand. A rule with a webhook needs the event that it would get.";
+    rule_test(TestRule): "Tell what an event, a recorded event or a tick would start. Writes nothing.";
+    delivery_list(ListDeliveries): "List the last events that reached rules, with their decisions.";
+    delivery_show(OneDelivery): "Show an event that reached a rule: its content and all its decisions.";
+    delivery_replay(OneDelivery): "Give a recorded event to its rule again.";
     gate_answer(AnswerGate): "Answer a question of a run. The first choice and those that lead to a step approve; any other fails the step. Give the values of the fields that gate_list shows.";
 }
 

@@ -23,6 +23,16 @@ pub(crate) const OUTPUTS: [&str; 4] = ["text", "session", "tokens", "cost_usd"];
 /// The silence after which an agent counts as stalled, if the step names none: 15 minutes.
 const STALL_MS: u64 = 15 * 60 * 1000;
 
+/// Returns the longest wait for an answer, if the step names none: a day.
+fn answer_within_ms() -> u64 {
+    24 * 3600 * 1000
+}
+
+/// Returns the wait after which an agent that asks is stopped, if the step names none: 10 minutes.
+fn park_after_ms() -> u64 {
+    10 * 60 * 1000
+}
+
 /// A turn of a coding agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +54,12 @@ pub struct AgentSpec {
     /// The permissions of the agent.
     #[serde(default)]
     pub permissions: AgentPermissions,
+    /// The longest wait for the answer to a question of the agent, in milliseconds.
+    #[serde(default = "answer_within_ms")]
+    pub answer_within_ms: u64,
+    /// The wait after which an agent that asks is stopped until there is an answer, in milliseconds.
+    #[serde(default = "park_after_ms")]
+    pub park_after_ms: u64,
     /// The agent step whose session this one continues; absent for a session of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<String>,
@@ -66,6 +82,8 @@ pub enum AgentPermissions {
     Auto,
     /// The agent may read but not change anything.
     ReadOnly,
+    /// A person decides about each tool that the agent asks for.
+    Ask,
 }
 
 /// The limits on what all attempts of a step may use together. Each is a hard stop as soon as the agent reports it.
@@ -119,8 +137,11 @@ pub(crate) fn decode<'n>(
         system: text("system"),
         permissions: match node.get("permissions").and_then(Node::text) {
             Some("read_only") => AgentPermissions::ReadOnly,
+            Some("ask") => AgentPermissions::Ask,
             _ => AgentPermissions::Auto,
         },
+        answer_within_ms: node.get("answer_within").and_then(duration_ms).unwrap_or_else(answer_within_ms),
+        park_after_ms: node.get("park_after").and_then(duration_ms).unwrap_or_else(park_after_ms),
         continues: continued(node).map(|(name, _)| name.to_owned()),
         output_schema,
         stall_ms: node.get("stall").and_then(duration_ms).unwrap_or(STALL_MS),
@@ -208,13 +229,20 @@ fn continued(agent: &Node) -> Option<(&str, Span)> {
 pub(crate) fn check(root: &Node, steps: &[Node], vertices: &[Vertex], graph: &Graph, report: &mut Report) {
     let has_worktree = root.get("environment").is_some_and(|node| node.get("worktree").is_some());
     for (step, agent) in steps.iter().filter_map(|step| Some((step, step.get("agent")?))) {
+        let asks = agent.get("permissions").and_then(Node::text) == Some("ask");
+        for key in ["answer_within", "park_after"] {
+            if let Some(value) = agent.get(key).filter(|_| !asks) {
+                let problem = Problem::at(value.span, format!("`{key}` has no effect: the agent never asks"));
+                report.error(problem.help("remove it, or add `permissions: ask`"));
+            }
+        }
         if !has_worktree && agent.get("permissions").is_none() && !agent.entries().is_empty() {
             let span = agent.get("use").map_or(step.span, |name| name.span);
             let message = "this agent would work outside a worktree: its permissions must be written down";
-            report
-                .error(Problem::at(span, message).help(
-                    "add `environment: { worktree: {} }` to the pipeline, or `permissions: auto` here",
-                ));
+            report.error(
+                Problem::at(span, message)
+                    .help("add `environment: { worktree: {} }` to the pipeline, or `permissions: ask` here"),
+            );
         }
     }
     check_sessions(steps, vertices, graph, report);
@@ -336,7 +364,7 @@ mod tests {
         for (steps, expected) in [
             ("- {id: a, agent: {use: claude}}", "one of these keys is required"),
             ("- {id: a, agent: {prompt: x}}", "use"),
-            ("- {id: a, agent: {use: claude, prompt: x, permissions: ask}}", "`ask` is not supported yet"),
+            ("- {id: a, agent: {use: claude, prompt: x, park_after: 1m}}", "the agent never asks"),
             ("- {id: a, agent: {use: claude, prompt: x, mcp: [sprag]}}", "`mcp` is not supported yet"),
             ("- {id: a, agent: {use: claude, prompt: x, on_limit: wait}}", "`on_limit` is not supported yet"),
             ("- {id: a, agent: {use: claude, prompt: x, budget: {usd: 0}}}", "`usd` cannot be"),

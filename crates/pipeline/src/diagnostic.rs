@@ -14,6 +14,8 @@ use crate::source::{Source, Span};
 const MAX_KEPT: usize = 50;
 /// The most characters shown of a long line around the marked span, because one line can be the whole file.
 const MAX_SHOWN_CHARS: usize = 240;
+/// The width of a text. What is expected goes below the source line where it would be longer beside the mark.
+const COLUMNS: usize = 80;
 
 /// Whether a diagnostic prevents the file's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,13 +117,22 @@ impl Diagnostics {
                 let label = item.expected.as_ref().map(|expected| format!("expected {expected}"));
                 let text = source.line(line);
                 let (shown, mark) = crop(text, column - 1, end.map(|end| end - 1));
+                let gutter = line.to_string().len();
+                let marked = shown[..mark.end].chars().count();
+                let is_long = |label: &String| gutter + marked + label.chars().count() + 4 > COLUMNS;
+                let (below, label) = (label.clone().filter(is_long), label.filter(|label| !is_long(label)));
                 let snippet = Snippet::source(shown).line_start(line);
                 let snippet = snippet.annotation(AnnotationKind::Primary.span(mark).label(label));
-                if shown.len() == text.len() {
+                let group = if shown.len() == text.len() {
                     title.element(snippet.path(file))
                 } else {
                     // The renderer would count columns from the start of the cropped line.
                     title.element(Origin::path(format!("{file}:{line}:{column}"))).element(snippet)
+                };
+                match below {
+                    // The renderer puts the line's gutter and "= note: " before it.
+                    Some(text) => group.element(Level::NOTE.message(wrapped(&text, COLUMNS - gutter - 9))),
+                    None => group,
                 }
             }
             _ => {
@@ -136,7 +147,7 @@ impl Diagnostics {
             group = group.element(Level::HELP.message(format!("did you mean `{nearest}`?")));
         }
         if let Some(help) = &item.help {
-            group = group.element(Level::HELP.message(help.as_str()));
+            group = group.element(Level::HELP.message(wrapped(help, COLUMNS - 12)));
         }
         renderer.render(&[group])
     }
@@ -152,6 +163,24 @@ fn crop(line: &str, from: usize, to: Option<usize>) -> (&str, std::ops::Range<us
     let first = from.saturating_sub(MAX_SHOWN_CHARS / 2);
     let (start, end) = (byte(first), byte(first + MAX_SHOWN_CHARS));
     (&line[start..end], mark_start - start..mark_end.clamp(mark_start, end) - start)
+}
+
+/// Returns a text in lines of at most `width` characters, broken between words.
+fn wrapped(text: &str, width: usize) -> String {
+    let (mut lines, mut column) = (String::with_capacity(text.len()), 0);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            lines.push('\n');
+            column = 0;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += length;
+    }
+    lines
 }
 
 /// Returns a file name without characters that a terminal would interpret.

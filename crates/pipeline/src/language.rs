@@ -20,11 +20,6 @@ const fn word(name: &'static str) -> Word {
     Word { name, support: Support::Supported }
 }
 
-/// Declares a word that is reserved for a later version and refused in a file.
-const fn planned_word(name: &'static str) -> Word {
-    Word { name, support: Support::Planned }
-}
-
 /// All tables.
 #[cfg(test)]
 pub(crate) static ALL: &[&Record] = &[
@@ -57,6 +52,9 @@ pub(crate) static ALL: &[&Record] = &[
     &TRIGGER,
     &SCHEDULE,
     &MISSED,
+    &WEBHOOK,
+    &DEBOUNCE,
+    &RATE,
 ];
 
 /// The whole file.
@@ -298,8 +296,10 @@ pub(crate) static AGENT: Record = Record {
         key("system",      Text(Rule::Filled), "A text that is added to the agent's system prompt, a template."),
         key("session",     Either(&[Form::Word(&[word("new")]), Form::Record(&SESSION)]),
                                                "The session: `new` for one of its own, which all attempts continue, or that of an earlier step."),
-        key("permissions", Form::Word(&[word("auto"), word("read_only"), planned_word("ask")]),
-                                               "The rights of the agent: `auto` allows everything, `read_only` no changes; required outside a worktree, where there is no default."),
+        key("permissions", Form::Word(&[word("auto"), word("read_only"), word("ask")]),
+                                               "The rights of the agent: `auto` allows everything, `read_only` no changes, `ask` asks a person about each tool; required outside a worktree, where there is no default."),
+        key("answer_within", TIMEOUT,          "The longest wait for a person's answer with `permissions: ask`; a day by default. Then the step fails."),
+        key("park_after",  TIMEOUT,            "The wait after which an agent that asks is stopped until there is an answer; 10 minutes by default."),
         key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
         key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
         key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
@@ -532,11 +532,11 @@ pub(crate) static TRIGGER: Record = Record {
         key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
         key("overlap",  Form::Word(&[word("skip"), word("queue"), word("cancel_older"), word("allow")]),
                                                         "The treatment of an earlier run of this rule that has not ended; `skip` by default."),
-        planned("webhook", "Requests from outside that start runs."),
+        key("webhook",  Form::Record(&WEBHOOK),         "Signed requests from outside, at `/in/PIPELINE/RULE` of a server."),
+        key("debounce", Form::Record(&DEBOUNCE),        "A window in which several events become one run, with the last of them."),
+        key("rate",     Form::Record(&RATE),            "A limit on the runs of the rule in a time."),
         planned("git",     "Moves of git refs that start runs."),
         planned("run",     "Ends of other runs that start runs."),
-        planned("debounce", "A window in which several events become one run."),
-        planned("rate",     "A limit on the runs of the rule in a time."),
     ],
 };
 
@@ -552,6 +552,41 @@ pub(crate) static SCHEDULE: Record = Record {
         key("zone",   Text(Rule::Filled),            "The time zone of `cron` and `except`; UTC by default."),
         key("except", List(&Text(Rule::Filled), 1),  "Days such as 2030-12-24 on which it does not fire."),
         key("jitter", TIMEOUT,                       "The longest delay of a tick; the same on every server."),
+    ],
+};
+
+/// Signed requests from outside.
+#[rustfmt::skip]
+pub(crate) static WEBHOOK: Record = Record {
+    what: "`webhook`",
+    keys: &[
+        required("kind",    Form::Word(&[word("github"), word("gitlab"), word("stripe"), word("slack"), word("standard"), word("generic")]),
+                                                            "The sender, which decides how requests are signed; `generic` is an HMAC-SHA256 of the body in `x-signature-256`."),
+        required("secrets", List(&Text(Rule::Variable), 1), "Variables of the server that hold secrets; a request signed with any of them is taken."),
+        key("key",          Text(Rule::Filled),             "A template over the event: requests with the same key are taken once; the body's hash by default."),
+        key("max_body",     Integer(1, 5 << 20),            "The most bytes of a body; 1048576 by default."),
+    ],
+};
+
+/// A window in which several events become one run.
+#[rustfmt::skip]
+pub(crate) static DEBOUNCE: Record = Record {
+    what: "`debounce`",
+    keys: &[
+        required("for", TIMEOUT,            "The time without a further event after which the run starts."),
+        key("at_most",  TIMEOUT,            "The longest time after the first event; ten times `for` by default."),
+        key("key",      Text(Rule::Filled), "A template over the event: each value has its own window; one for all by default."),
+    ],
+};
+
+/// A limit on the runs of a rule in a time.
+#[rustfmt::skip]
+pub(crate) static RATE: Record = Record {
+    what: "`rate`",
+    keys: &[
+        required("limit", Integer(1, 1_000_000), "The most runs in the time."),
+        required("per",   TIMEOUT,               "The time."),
+        key("over",       Form::Word(&[word("hold"), word("skip")]), "Whether an event beyond the limit waits or is skipped; `hold` by default."),
     ],
 };
 

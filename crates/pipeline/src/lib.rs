@@ -69,7 +69,10 @@ pub use selection::Selection;
 pub use spec::{
     Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,
 };
-pub use triggers::{Missed, MissedRuns, OverlapPolicy, Schedule, Tick, Trigger, TriggerSource};
+pub use triggers::{
+    Debounce, Missed, MissedRuns, OverlapPolicy, RateLimit, Schedule, Tick, Trigger, TriggerSource, Webhook,
+    WebhookKind,
+};
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 
 use child::ChildSource;

@@ -35,6 +35,8 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("`gate`",        "choices",      "[\"yes\", \"no\"]"),
     ("`agent`",       "stall",        "\"15m\""),
     ("`agent`",       "session",      "\"new\""),
+    ("`agent`",       "answer_within", "\"1d\""),
+    ("`agent`",       "park_after",   "\"10m\""),
     ("`check`",       "not_empty",    "false"),
     ("`concurrency`", "limit",        "1"),
     ("`concurrency`", "on_conflict",  "\"queue\""),

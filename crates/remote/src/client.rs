@@ -159,18 +159,31 @@ impl Client {
         body: Option<serde_json::Value>,
         limit: Duration,
     ) -> Result<(u16, Vec<u8>), Error> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.0.address))
-            .header(CONTENT_TYPE, "application/json");
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        headers.extend(idempotency_key.map(|key| ("idempotency-key", key.to_owned())));
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        self.request(method, path, &headers, body, limit).await
+    }
+
+    /// Sends a request with these headers and bytes. Returns the status and the body of its answer, whatever the status
+    /// is.
+    pub async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<(u16, Vec<u8>), Error> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.0.address));
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
         if let Some(token) = &self.0.token {
             request = request.header(AUTHORIZATION, token.clone());
         }
-        if let Some(key) = idempotency_key {
-            request = request.header("idempotency-key", key);
-        }
-        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = request.body(Full::new(body)).map_err(|error| Error::Local(error.to_string()))?;
+        let request =
+            request.body(Full::new(Bytes::from(body))).map_err(|error| Error::Local(error.to_string()))?;
         let exchange = async {
             let answer = self.0.pool.request(request).await;
             let answer = answer.map_err(|error| self.away(causes(&error), None))?;

@@ -79,7 +79,9 @@ impl<R: Runner> Runner for Streaming<R> {
             };
             sending.abort();
             for (part, path) in logs_of {
-                if whole || !path.exists() {
+                // The next worker starts the log of a returned step again.
+                let is_over = ended == Ended::Returned && part == Part::Step;
+                if whole || is_over || !path.exists() {
                     done_with(part, &path);
                     continue;
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
-use sprag_store::{EnvironmentRequest, Id, Lease, Sighting};
+use sprag_store::{EnvironmentRequest, Id, Lease, PermissionAsk, PermissionState, Sighting};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
 use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, pause};
 
@@ -124,6 +124,24 @@ impl Records for Asked {
         Box::pin(async move {
             match self.ask(lease, Ask::LastFinished { run }).await? {
                 Told::Steps(steps) => Ok(steps),
+                told => strange(told),
+            }
+        })
+    }
+
+    fn ask_permission(&self, lease: Lease, asked: PermissionAsk) -> RecordsFuture<'_, PermissionState> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::Permission { asked }).await? {
+                Told::Permission(state) => Ok(state),
+                told => strange(told),
+            }
+        })
+    }
+
+    fn withdraw_permission(&self, lease: Lease) -> RecordsFuture<'_, ()> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::WithdrawPermission {}).await? {
+                Told::Noted(_) => Ok(()),
                 told => strange(told),
             }
         })

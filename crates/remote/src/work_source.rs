@@ -253,6 +253,14 @@ impl WorkSource for Remote {
         }
     }
 
+    async fn release(&self, lease: Lease) -> Result<(), Error> {
+        let told = wire::Held { lease };
+        match self.insist::<wire::Done>("/v1/work/release", &told, GOODBYE).await {
+            Ok(_) | Err(Error::Refused(_) | Error::Gone(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Does nothing, because only a process that started a run has a run of its own.
     async fn reclaim(&self, _: RunId, _: Id) -> Result<(), Error> {
         Ok(())

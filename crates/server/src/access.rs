@@ -10,7 +10,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use sprag_app::tokens::{LOCAL_TOKEN, Scope, token_hash};
-use sprag_app::{Id, TokenRow};
+use sprag_app::{Author, Id, TokenRow};
 
 use crate::problem::Problem;
 use crate::session::{Sessions, cookie_in};
@@ -47,6 +47,11 @@ impl Caller {
     /// share the store with it anyway.
     pub(crate) fn agent_scope(&self) -> Arc<str> {
         if self.is_own() { "".into() } else { Arc::clone(&self.name) }
+    }
+
+    /// Returns the caller as the author of what its request writes.
+    pub(crate) fn author(&self) -> Author {
+        if self.token.is_some() { Author::token(&self.name) } else { Author::anyone() }
     }
 
     /// Whether the caller has a scope that covers `wanted`.

@@ -62,7 +62,7 @@ async fn allowed(
     let mut request = Request::from_parts(parts, Body::from(body.bytes.clone()));
     // Dropped with this request: the task that works for it then learns that the caller no longer waits.
     let (_open, there) = watch::channel(());
-    request.extensions_mut().insert(Caller { there, scope: caller.agent_scope() });
+    request.extensions_mut().insert(Caller { there, scope: caller.agent_scope(), author: caller.author() });
     tokio::select! {
         answer = next.run(request) => answer,
         () = last_call(&app) => Problem::unavailable("the server is shutting down").into_response(),

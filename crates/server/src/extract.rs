@@ -60,15 +60,20 @@ pub(crate) async fn read_body(
     limit: usize,
     app: &ServerState,
 ) -> Result<ReadBody, Problem> {
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // Refused before any of it is read.
-    if announced.is_some_and(|length| length > limit as u64) {
+    if announced_too_long(request.headers(), limit) {
         return Err(Problem::body_too_large(limit));
     }
     let caller = request.extensions().get::<Caller>();
     let token = caller.filter(|caller| !caller.is_own()).and_then(|caller| caller.token);
     app.bodies().read(request.into_body(), limit, token).await
+}
+
+/// Whether the headers announce a body of more bytes than this.
+pub(crate) fn announced_too_long(headers: &HeaderMap, limit: usize) -> bool {
+    let announced = headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    announced.is_some_and(|length| length > limit as u64)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -142,6 +147,8 @@ macro_rules! path_parts {
 path_parts! {
     /// The step that the path names.
     StepPath = "step",
+    /// The pipeline that the path names.
+    PipelinePath = "pipeline",
     /// The queue that the path names.
     QueuePath = "queue",
     /// The account that the path names.
@@ -156,6 +163,19 @@ path_parts! {
     TaskPath = "task",
     /// The token that the path shows.
     TokenPath = "token",
+}
+
+/// The full name of the rule that the path names: `PIPELINE/RULE`.
+pub struct RulePath(pub String);
+
+impl FromRequestParts<ServerState> for RulePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
+        let pipeline = part(parts, app, "pipeline").await?;
+        let rule = part(parts, app, "rule").await?;
+        Ok(RulePath(format!("{pipeline}/{rule}")))
+    }
 }
 
 impl IdPath {

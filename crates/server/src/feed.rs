@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use sprag_app::{App, Error, Events, JournalEntry, Names};
+use sprag_app::{App, Error, Events, JournalEntry, Names, RefusedEvents};
 use sprag_lifecycle::RunId;
 use tokio::sync::{broadcast, watch};
 
@@ -20,6 +20,9 @@ use crate::metrics::Metrics;
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// The number of batches that a reader may lag behind before it reads the journal itself.
 const BATCHES: usize = 256;
+
+/// The pause between two searches for refused events.
+const REFUSALS_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// An entry as readers get it: serialised once, shared by all.
 #[derive(Debug)]
@@ -56,10 +59,22 @@ pub struct Batch {
     pub entries: Vec<Told>,
 }
 
+/// Something beside the journal that readers may want to know at once.
+#[derive(Debug)]
+pub struct Hint {
+    /// The kind of hint: `refused` or `review`.
+    pub name: &'static str,
+    /// The run that it belongs to, if any.
+    pub run: Option<RunId>,
+    /// The hint in JSON.
+    pub json: Bytes,
+}
+
 /// The feed that readers subscribe to.
 #[derive(Clone)]
 pub struct Feed {
     sender: broadcast::Sender<Arc<Batch>>,
+    hints: broadcast::Sender<Arc<Hint>>,
     /// Shared by all readers: a thousand readers do not each remember the plans of a thousand runs.
     names: Arc<Mutex<Names>>,
     /// The number up to which the journal was read.
@@ -76,7 +91,9 @@ impl Feed {
         let (sender, _) = broadcast::channel(BATCHES);
         let since = app.last_seq()?;
         let names = Arc::new(Mutex::new(Names::new(app)));
-        let feed = Feed { sender, names, read_upto: Arc::new(AtomicU64::new(since)) };
+        let (hints, _) = broadcast::channel(BATCHES);
+        let feed = Feed { sender, hints, names, read_upto: Arc::new(AtomicU64::new(since)) };
+        feed.follow_refusals(RefusedEvents::new(app)?, stop.clone());
         let mut events = Events::new(app, None, since);
         let metrics = metrics.clone();
         let follower = feed.clone();
@@ -106,6 +123,37 @@ impl Feed {
             }
         });
         Ok(feed)
+    }
+
+    /// Tells of refused events from now on.
+    fn follow_refusals(&self, mut refused: RefusedEvents, mut stop: watch::Receiver<bool>) {
+        let hints = self.hints.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = refused.wait() => {}
+                    () = crate::connections::told(&mut stop) => return,
+                }
+                // Refusals are rare: a busy journal is not a reason to look for them all the time.
+                tokio::time::sleep(REFUSALS_EVERY).await;
+                for view in refused.ready().unwrap_or_default() {
+                    let run = view.run.as_deref().and_then(|run| run.parse().ok());
+                    let json = serde_json::to_vec(&view).expect("a refusal is plain data").into();
+                    let _ = hints.send(Arc::new(Hint { name: "refused", run, json }));
+                }
+            }
+        });
+    }
+
+    /// Tells readers that the comments on a run's changes are different now.
+    pub(crate) fn review_changed(&self, run: RunId) {
+        let json = serde_json::json!({ "run": run.to_string() }).to_string().into();
+        let _ = self.hints.send(Arc::new(Hint { name: "review", run: Some(run), json }));
+    }
+
+    /// Subscribes to the hints that come from now on.
+    pub(crate) fn subscribe_to_hints(&self) -> broadcast::Receiver<Arc<Hint>> {
+        self.hints.subscribe()
     }
 
     /// Serialises entries.

@@ -17,7 +17,7 @@ use sprag_app::Id;
 
 use sprag_app::{fill_random, hex};
 
-use crate::access::{forbidden, least};
+use crate::access::{Caller, forbidden, least};
 use crate::connections::origin_of;
 use crate::permits::{Permit, hold};
 use crate::problem::Problem;
@@ -44,7 +44,7 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     // Read before the endpoint reads anything.
     let seq = (method == Method::GET && path.starts_with("/v1/")).then(|| app.feed().read_upto());
     let response = match check(&app, &mut request).await {
-        Ok(place) => match tokio::time::timeout(app.options().request_timeout, next.run(request)).await {
+        Ok(place) => match tokio::time::timeout(app.options().request_timeout, answer(request, next)).await {
             Ok(response) => match place {
                 Some(place) => response.map(|body| hold(body, place)),
                 None => response,
@@ -90,11 +90,24 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     response
 }
 
+/// Passes a request to its endpoint, on behalf of its caller.
+async fn answer(request: Request, next: Next) -> Response {
+    match request.extensions().get::<Caller>().map(Caller::author) {
+        Some(author) => sprag_app::acting_as(author, next.run(request)).await,
+        None => next.run(request).await,
+    }
+}
+
 /// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are
 /// counted.
 async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit<Id>>, Problem> {
     if request.extensions().get::<HealthOnly>().is_some() && !HEALTH.contains(&request.uri().path()) {
         return Err(Problem::unavailable("all connections of the server are in use"));
+    }
+    let is_only_incoming = request.extensions().get::<OnlyIncoming>().is_some();
+    if is_only_incoming || request.uri().path().starts_with(INCOMING) {
+        // The signature identifies the caller, whatever name, page or proxy the request came by.
+        return Ok(None);
     }
     check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers())?;
@@ -146,6 +159,13 @@ pub(crate) struct HealthOnly;
 
 /// The paths that are answered on such a connection.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The mark of an address that takes requests for rules alone: no endpoint there needs a token.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnlyIncoming;
+
+/// The prefix of the paths whose requests are signed.
+const INCOMING: &str = "/in/";
 
 /// The paths that need no token: they reveal nothing that a stranger may not know.
 pub(crate) const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];

@@ -10,15 +10,19 @@ use axum::routing::get;
 use crate::state::ServerState;
 
 /// The pages' paths. Each of them is answered with the same file, whose program reads the address.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 17] = [
     "/",
     "/runs",
     "/runs/{*rest}",
     "/questions",
     "/boards",
     "/boards/{*rest}",
+    "/landing",
+    "/agents",
     "/workers",
+    "/rules",
     "/pipelines",
+    "/pipelines/{*rest}",
     "/environments",
     "/lifecycles",
     "/journal",
@@ -53,26 +57,25 @@ pub(crate) fn build() -> Option<String> {
 }
 
 async fn page(headers: HeaderMap) -> Response {
-    #[cfg(feature = "dashboard")]
-    return send("index.html", &headers, "no-cache");
-    #[cfg(not(feature = "dashboard"))]
-    {
-        let _ = headers;
-        without()
-    }
+    answer("index.html", &headers, "no-cache")
 }
 
 async fn asset(uri: Uri, headers: HeaderMap) -> Response {
-    #[cfg(feature = "dashboard")]
-    return send(uri.path().trim_start_matches('/'), &headers, "public, max-age=31536000, immutable");
-    #[cfg(not(feature = "dashboard"))]
-    {
-        let _ = (uri, headers);
-        without()
-    }
+    answer(uri.path().trim_start_matches('/'), &headers, "public, max-age=31536000, immutable")
+}
+
+#[cfg(feature = "dashboard")]
+fn answer(name: &str, headers: &HeaderMap, cache: &'static str) -> Response {
+    send(name, headers, cache)
 }
 
 #[cfg(not(feature = "dashboard"))]
+fn answer(_: &str, _: &HeaderMap, _: &'static str) -> Response {
+    without()
+}
+
+/// Returns the answer of a server that was built without the dashboard.
+#[cfg(any(test, not(feature = "dashboard")))]
 fn without() -> Response {
     let text = "This server was built without the dashboard. Build it with the cargo feature `dashboard` of sprag-server.\n\
         The API is there: see /openapi.json.\n";
@@ -126,6 +129,14 @@ fn send(name: &str, headers: &HeaderMap, cache: &'static str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn e24_a_server_without_the_pages_says_so() {
+        let answer = without();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.expect("a body");
+        assert!(body.starts_with(b"This server was built without the dashboard."), "{body:?}");
+    }
 
     #[test]
     fn e24_only_pages_and_their_files_need_no_token() {

@@ -40,10 +40,12 @@ pub enum StartError {
 /// A server that listens.
 pub struct Server {
     addr: SocketAddr,
+    /// The address that takes requests for rules alone.
+    in_addr: Option<SocketAddr>,
     is_encrypted: bool,
     stop: watch::Sender<bool>,
     hurry: watch::Sender<bool>,
-    accepting: JoinHandle<()>,
+    accepting: Vec<JoinHandle<()>>,
     delivering: JoinHandle<()>,
     app: ServerState,
 }
@@ -62,6 +64,16 @@ impl Server {
         let listen = |error| StartError::Listen { listen: options.listen, error };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let addr = listener.local_addr().map_err(listen)?;
+        let in_listener = match options.in_listen {
+            Some(listen) => {
+                let wrong = |error| StartError::Listen { listen, error };
+                let listener = TcpListener::bind(listen).await.map_err(wrong)?;
+                let addr = listener.local_addr().map_err(wrong)?;
+                Some((listener, addr))
+            }
+            None => None,
+        };
+        let in_addr = in_listener.as_ref().map(|(_, addr)| *addr);
         let is_encrypted = options.certificate.is_some();
         let (stop, stops) = watch::channel(false);
         let (hurry, hurries) = watch::channel(false);
@@ -71,9 +83,14 @@ impl Server {
         let surroundings = Surroundings { feed, metrics, alive: Box::new(alive), stopping: stops.clone() };
         let app = ServerState::new(core, options.clone(), Some(&local_token), surroundings);
         let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
-        let router = router(app.clone());
-        let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
-        Ok(Server { addr, is_encrypted, stop, hurry, accepting, delivering, app })
+        let mut listeners = vec![(listener, router(app.clone()))];
+        listeners.extend(in_listener.map(|(listener, _)| (listener, routes::only_incoming(app.clone()))));
+        let accepting = listeners.into_iter().map(|(listener, router)| {
+            let (options, stops, hurries) = (options.clone(), stops.clone(), hurries.clone());
+            tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await })
+        });
+        let accepting = accepting.collect();
+        Ok(Server { addr, in_addr, is_encrypted, stop, hurry, accepting, delivering, app })
     }
 
     /// Returns the address that the server listens on.
@@ -83,8 +100,16 @@ impl Server {
 
     /// Returns the URL of the server.
     pub fn url(&self) -> String {
-        let scheme = if self.is_encrypted { "https" } else { "http" };
-        format!("{scheme}://{}", self.addr)
+        format!("{}://{}", self.scheme(), self.addr)
+    }
+
+    /// Returns the URL that takes requests for rules alone, if there is one.
+    pub fn in_url(&self) -> Option<String> {
+        self.in_addr.map(|addr| format!("{}://{addr}/in/", self.scheme()))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_encrypted { "https" } else { "http" }
     }
 
     /// Returns whether tokens cross a network without encryption: other machines can reach it, over plain HTTP.
@@ -105,7 +130,9 @@ impl Server {
     /// Accepts no more connections, ends streams, and lets running requests finish.
     pub async fn shutdown(self) {
         let _ = self.stop.send(true);
-        let _ = self.accepting.await;
+        for accepting in self.accepting {
+            let _ = accepting.await;
+        }
         let _ = self.delivering.await;
     }
 }

@@ -35,6 +35,8 @@ pub struct Options {
     pub certificate: Option<Certificate>,
     /// The connections of webhooks, with the authorities that they trust.
     pub outgoing: Connector,
+    /// A further address, which takes signed requests for rules and answers nothing else.
+    pub in_listen: Option<SocketAddr>,
     /// Whether a token is needed.
     pub auth: Auth,
     /// Host names by which clients may call the server, beside its own.
@@ -72,6 +74,7 @@ impl Options {
             listen,
             certificate: None,
             outgoing: Connector::new(None),
+            in_listen: None,
             auth: Auth::Token,
             allow_hosts: Vec::new(),
             project: None,
@@ -130,6 +133,7 @@ struct Inner {
     access: Access,
     rate: Rate,
     failed_rate: Rate,
+    sender_rate: Rate,
     open: Arc<Permits<Id>>,
     bodies: Arc<Bodies>,
     feed: Feed,
@@ -164,6 +168,7 @@ impl ServerState {
             access: Access::new(options.auth == Auth::Token, local_token),
             rate: Rate::new(options.rate_limit.unwrap_or(USUAL_PER_SECOND)),
             failed_rate: Rate::new(FAILED_PER_SECOND),
+            sender_rate: Rate::new(options.rate_limit.unwrap_or(USUAL_PER_SECOND)),
             open: Permits::new((options.connections / 2).max(LEAST_OPEN)),
             bodies: Arc::default(),
             dir,
@@ -218,6 +223,11 @@ impl ServerState {
 
     pub(crate) fn failed_rate(&self) -> &Rate {
         &self.0.failed_rate
+    }
+
+    /// Returns the rate limit for the senders of signed requests, by their addresses.
+    pub(crate) fn sender_rate(&self) -> &Rate {
+        &self.0.sender_rate
     }
 
     /// Returns the requests and streams that each token has open.

@@ -69,6 +69,13 @@ pub(crate) fn event(out: &mut BytesMut, id: u64, name: &str, data: &[u8]) {
     out.put_slice(b"\n\n");
 }
 
+/// Writes an event without a number: a reader that reconnects does not continue after it.
+pub(crate) fn hint(out: &mut BytesMut, name: &str, data: &[u8]) {
+    out.put_slice(format!("event: {name}\ndata: ").as_bytes());
+    out.put_slice(data);
+    out.put_slice(b"\n\n");
+}
+
 /// Returns the position that a reader continues from. The header takes precedence, because a browser sends it by
 /// itself.
 pub(crate) fn position(headers: &axum::http::HeaderMap, asked: Option<u64>) -> Answer<Option<u64>> {

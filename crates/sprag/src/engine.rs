@@ -94,7 +94,6 @@ impl Engine {
         }
     }
 
-    #[cfg(feature = "server")]
     pub(crate) fn app(&self) -> &App {
         &self.app
     }

@@ -65,6 +65,7 @@ mod error;
 mod event;
 mod handler;
 mod pipeline;
+mod rule;
 mod run;
 #[cfg(feature = "server")]
 mod server;
@@ -73,9 +74,14 @@ pub use engine::{Engine, EngineBuilder};
 pub use error::Error;
 pub use event::{Event, Events};
 pub use pipeline::Pipeline;
+pub use rule::Rule;
 pub use run::{NewRun, Run};
 #[cfg(feature = "server")]
 pub use server::Server;
+#[doc(inline)]
+pub use sprag_app::rules::{
+    AppliedRule, DecisionView, DeliveryView, RuleOutcome, RuleView, TestView, TickView,
+};
 #[doc(inline)]
 pub use sprag_app::{
     Context, ErrorKind, HandlerError, RunId, RunStatus, StepState, StepStatus, run_if_supervisor,

@@ -101,6 +101,10 @@ pub trait Backend:
     fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()>;
     /// Returns the refused events of a run, oldest first.
     fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>>;
+    /// Returns stored refused events after number `after`, with their numbers, in order.
+    fn refusals_after(&mut self, after: i64, limit: usize) -> Result<Vec<(i64, Refusal)>>;
+    /// Returns the highest number of a stored refused event; 0 if there is none.
+    fn last_refusal(&mut self) -> Result<i64>;
 
     /// Returns the run's steps that are not settled, in order.
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>>;

@@ -121,6 +121,11 @@ impl Person<'_> {
             .await
     }
 
+    /// Adds a comment on a run's changes.
+    pub async fn add_review_comment(self, run: RunId, author: Arc<str>, text: Arc<str>) -> Result<i64> {
+        self.0.write(move |session| ops::add_review_comment(session, run, &author, &text)).await
+    }
+
     /// Adds a note to a board.
     pub async fn add_note(
         self,

@@ -7,6 +7,7 @@ use sprag_lifecycle::RunId;
 use tokio::sync::oneshot;
 
 use crate::answers::Answers;
+use crate::author::{Author, current_author};
 use crate::backend::Backend;
 use crate::clock::{Clock, Entropy, Now, System};
 use crate::error::{Error, Result};
@@ -32,6 +33,8 @@ const MOST_QUESTIONS: usize = 20_000;
 pub struct Store {
     inner: Arc<Inner>,
     runtime: Runtime,
+    /// The author of what people do without naming one: the user whose process this is.
+    local_author: Option<Author>,
 }
 
 enum Inner {
@@ -134,12 +137,21 @@ impl Store {
     }
 
     fn on_this_machine(inner: Inner) -> Store {
-        Store { inner: Arc::new(inner), runtime: Runtime::default() }
+        Store { inner: Arc::new(inner), runtime: Runtime::default(), local_author: None }
     }
 
     /// Returns the same store, as used from a simulated machine.
     pub fn seen_from(&self, machine: Arc<dyn SimulatedRuntime>) -> Store {
-        Store { inner: Arc::clone(&self.inner), runtime: Runtime(Some(machine)) }
+        Store {
+            inner: Arc::clone(&self.inner),
+            runtime: Runtime(Some(machine)),
+            local_author: self.local_author.clone(),
+        }
+    }
+
+    /// Sets the author of what people do in this process without naming one.
+    pub fn with_local_author(self, author: Author) -> Store {
+        Store { local_author: Some(author), ..self }
     }
 
     /// Returns the machine on which the store is used.
@@ -195,11 +207,36 @@ impl Store {
         self.submit(JobScope { runs, ..JobScope::default() }, operation).await
     }
 
+    /// Runs an operation of a person, who has a name even if the request has no author.
+    pub(crate) async fn write_as_person<T, F>(&self, runs: Vec<RunId>, operation: F) -> Result<T>
+    where
+        F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let about = JobScope { runs, ..JobScope::default() };
+        self.submit_by(current_author().or_else(|| self.local_author.clone()), about, operation).await
+    }
+
+    /// Runs an operation on behalf of the author of the present request, if there is one.
     pub(crate) async fn submit<T, F>(&self, about: JobScope, operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
+        self.submit_by(current_author(), about, operation).await
+    }
+
+    async fn submit_by<T, F>(&self, author: Option<Author>, about: JobScope, mut operation: F) -> Result<T>
+    where
+        F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let operation = move |session: &mut Session<'_>| {
+            if let Some(author) = &author {
+                session.set_author(author);
+            }
+            operation(session)
+        };
         match &self.runtime.0 {
             Some(machine) => {
                 runtime::write(&**machine, operation, async |noting| self.commit(about, noting).await).await

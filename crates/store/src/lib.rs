@@ -18,6 +18,7 @@
 
 mod accounts;
 mod answers;
+mod author;
 mod backend;
 mod blocked;
 mod boards;
@@ -58,6 +59,7 @@ mod words;
 
 pub use accounts::{AccountBusy, AccountWait};
 pub use answers::{Answer, OpenQuestion, Question};
+pub use author::{Author, acting_as, current_author};
 pub use backend::QueueRow;
 pub use boards::{BoardRow, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
@@ -70,10 +72,10 @@ pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
     EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
     KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
-    NewTask, NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied,
-    RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS, TaskMoved, ThreadIntent, Told,
-    TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit, answer_text, answer_with_fields,
-    environment_of, kept_because, plan_hash,
+    NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
+    Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
+    TaskMoved, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit,
+    answer_text, answer_with_fields, environment_of, kept_because, plan_hash,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{
@@ -91,6 +93,6 @@ pub use rows::{
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};
-pub use service::{Delivery, HookRow, Observer, QueueCount, Service, TokenRow};
+pub use service::{ActRow, Delivery, HookRow, Observer, QueueCount, Service, TokenRow};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use sprag_lifecycle::{EnvironmentEvent, Plan, RunId, StepNo};
 
 use crate::handle::Store;
-use crate::ops::{self, AskRefused, Decided, EnvironmentRequest, Lease, Provide, Sighting};
+use crate::ops::{
+    self, AskRefused, Decided, EnvironmentRequest, Lease, PermissionAsk, PermissionState, Provide, Sighting,
+};
 use crate::queries::{RunInFull, run_in_full};
 use crate::rows::{EnvironmentRow, Id, RunRow, WorkerRow};
 use crate::session::Session;
@@ -76,6 +78,22 @@ impl RemoteHolder<'_> {
             Ok(Ok(plan))
         })
         .await
+    }
+
+    /// Asks for a permission that the agent of the execution wants, or returns its state.
+    pub async fn ask_permission(self, asked: PermissionAsk) -> Decided<PermissionState> {
+        let lease = self.lease;
+        self.about_run(lease.execution.run, move |session| {
+            ops::ask_permission(session, lease, &asked).map(Ok)
+        })
+        .await
+    }
+
+    /// Withdraws the question of the execution's agent.
+    pub async fn withdraw_permission(self) -> Decided<()> {
+        let lease = self.lease;
+        self.about_run(lease.execution.run, move |session| ops::withdraw_permission(session, lease).map(Ok))
+            .await
     }
 
     /// Returns a run with its steps and attempts.

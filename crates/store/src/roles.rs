@@ -13,10 +13,11 @@ use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
     self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewHold,
-    NewRun, NewWorker, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
+    NewRun, NewWorker, PermissionAsk, PermissionState, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
+use crate::session::Session;
 
 /// The role that acts before hand-off, and on executions that no worker receives.
 #[derive(Clone, Copy)]
@@ -54,7 +55,8 @@ impl Executor<'_> {
         name: Arc<str>,
         change: impl Fn(&mut QueueRow) + Send + 'static,
     ) -> Result<()> {
-        self.0.write(move |session| ops::change_queue(session, &name, &change)).await
+        let change = move |session: &mut Session<'_>| ops::change_queue(session, &name, &change);
+        self.0.write_as_person(Vec::new(), change).await
     }
 
     /// Publishes executions that wait in a queue with free places.
@@ -388,6 +390,22 @@ impl LeaseHolder<'_> {
         self.store.write(move |session| ops::account_answered(session, lease)).await
     }
 
+    /// Asks for a permission that the agent of the execution wants, or returns its state.
+    pub async fn ask_permission(self, asked: PermissionAsk) -> Result<PermissionState> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::ask_permission(session, lease, &asked))
+            .await
+    }
+
+    /// Withdraws the question of the execution's agent.
+    pub async fn withdraw_permission(self) -> Result<()> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::withdraw_permission(session, lease))
+            .await
+    }
+
     /// Returns the unfinished execution to its queue.
     pub async fn release(self) -> Result<Outcome<Execution>> {
         let lease = self.lease;
@@ -451,7 +469,10 @@ impl Person<'_> {
         let hash = ops::plan_hash(&new.plan);
         for _ in 0..DRAWS {
             let this = new.clone();
-            match self.0.write_on(vec![this.id], move |session| ops::create_run(session, &this, hash)).await?
+            match self
+                .0
+                .write_as_person(vec![this.id], move |session| ops::create_run(session, &this, hash))
+                .await?
             {
                 Created::NameTaken => new.id = self.new_run_id(),
                 created => return Ok(created),
@@ -463,7 +484,9 @@ impl Person<'_> {
     /// Creates a run that starts after the finished step `from` of `source`.
     pub async fn fork_run(self, source: RunId, from: StepNo, new: NewRun) -> Result<Created> {
         let hash = ops::plan_hash(&new.plan);
-        self.0.write(move |session| ops::fork_run(session, source, from, &new, hash)).await
+        self.0
+            .write_as_person(Vec::new(), move |session| ops::fork_run(session, source, from, &new, hash))
+            .await
     }
 
     /// Returns an id for a new run.
@@ -478,51 +501,53 @@ impl Person<'_> {
 
     /// Requests the cancellation of a run.
     pub async fn cancel_run(self, id: RunId) -> Result<Outcome<Run>> {
-        self.0.write_on(vec![id], move |session| ops::cancel_run(session, id)).await
+        self.0.write_as_person(vec![id], move |session| ops::cancel_run(session, id)).await
     }
 
     /// Requests the cancellation of a run, if its row still has this version.
     pub async fn cancel_run_at(self, id: RunId, version: u32) -> Result<IfCurrent<Outcome<Run>>> {
-        self.0.write(move |session| ops::cancel_run_at(session, id, version)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::cancel_run_at(session, id, version)).await
     }
 
     /// Retries failed and cancelled steps; reserves the run to `worker`.
     pub async fn resume_run(self, id: RunId, worker: Option<NewWorker>) -> Result<Outcome<Run>> {
-        self.0.write_on(vec![id], move |session| ops::resume_run(session, id, worker.as_ref())).await
+        self.0.write_as_person(vec![id], move |session| ops::resume_run(session, id, worker.as_ref())).await
     }
 
     /// Continues from an earlier step; reserves the run to `worker`.
     pub async fn rewind_run(self, id: RunId, to: StepNo, worker: Option<NewWorker>) -> Result<Outcome<Run>> {
-        self.0.write_on(vec![id], move |session| ops::rewind_run(session, id, to, worker.as_ref())).await
+        self.0
+            .write_as_person(vec![id], move |session| ops::rewind_run(session, id, to, worker.as_ref()))
+            .await
     }
 
     /// Answers a gate.
     pub async fn answer_gate(self, id: Id, answer: Arc<str>) -> Result<Outcome<Gate>> {
-        self.0.write(move |session| ops::answer_gate(session, id, &answer)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::answer_gate(session, id, &answer)).await
     }
 
     /// Sends a signal to a run.
     pub async fn signal(self, run: RunId, name: Arc<str>, payload: Arc<str>) -> Result<Signalled> {
-        self.0.write_on(vec![run], move |session| ops::signal(session, run, &name, &payload)).await
+        self.0.write_as_person(vec![run], move |session| ops::signal(session, run, &name, &payload)).await
     }
 
     /// Records a request on a thread.
     pub async fn thread_intent(self, id: Id, intent: ThreadIntent) -> Result<bool> {
-        self.0.write(move |session| ops::thread_intent(session, id, intent)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::thread_intent(session, id, intent)).await
     }
 
     /// Holds an account: no execution of it is handed over until the hold ends. A hold that exists is replaced.
     pub async fn hold_account(self, new: NewHold) -> Result<Outcome<Account>> {
-        self.0.write(move |session| ops::hold_account(session, &new)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::hold_account(session, &new)).await
     }
 
     /// Ends the hold of an account.
     pub async fn release_account(self, name: Arc<str>) -> Result<Outcome<Account>> {
-        self.0.write(move |session| ops::release_account(session, &name)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::release_account(session, &name)).await
     }
 
     /// Requests the removal of an environment.
     pub async fn request_cleanup(self, id: Id) -> Result<bool> {
-        self.0.write(move |session| ops::request_cleanup(session, id)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::request_cleanup(session, id)).await
     }
 }

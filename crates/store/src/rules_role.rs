@@ -70,12 +70,16 @@ impl Executor<'_> {
 impl Person<'_> {
     /// Applies a definition to a rule.
     pub async fn apply_rule(self, new: NewRule) -> Result<RuleApplied> {
-        self.0.write(move |session| ops::apply_rule(session, &new)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::apply_rule(session, &new)).await
     }
 
     /// Pauses, resumes, mends or retires a rule.
     pub async fn change_rule(self, rule: Id, change: RuleChange) -> Result<Outcome<TriggerRule>> {
-        self.0.write(move |session| ops::rule_event(session, rule, Actor::Person, &change)).await
+        self.0
+            .write_as_person(Vec::new(), move |session| {
+                ops::rule_event(session, rule, Actor::Person, &change)
+            })
+            .await
     }
 
     /// Stores an event for a rule. When this returns, the event is on disk.
@@ -83,18 +87,20 @@ impl Person<'_> {
         if mutant!(AnsweredBeforeStored) {
             return Ok(Receipt { event: event.id, is_new: true });
         }
-        self.0.write(move |session| ops::receive_event(session, rule, &event)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::receive_event(session, rule, &event)).await
     }
 
     /// Gives an event to its rule again. Returns the new enforcement; none if there is no such event.
     pub async fn replay_event(self, event: Id) -> Result<Option<Id>> {
         let enforcement = self.0.new_id();
-        self.0.write(move |session| ops::replay_event(session, event, enforcement)).await
+        self.0
+            .write_as_person(Vec::new(), move |session| ops::replay_event(session, event, enforcement))
+            .await
     }
 
     /// Removes decided events of before this time (wall clock). Returns their number.
     pub async fn forget_events(self, before_ms: i64, limit: usize) -> Result<usize> {
-        self.0.write(move |session| ops::forget_events(session, before_ms, limit)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::forget_events(session, before_ms, limit)).await
     }
 }
 

@@ -5,9 +5,9 @@ mod walked;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanAccount, Quorum,
-    RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
-    quorum,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan,
+    PlanAccount, Quorum, RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd,
+    WorkKind, mutant, quorum,
 };
 
 use crate::accounts::{AccountBusy, busy};
@@ -16,10 +16,11 @@ use crate::error::{Error, Result};
 use crate::evaluator::SpecError;
 use crate::gathered::NoRoom;
 use crate::names;
-use crate::ops::{account_of, lapse_hold, out_of_account};
+use crate::ops::{self, account_of, lapse_hold, out_of_account};
 use crate::outcome::Outcome;
 use crate::rows::{
-    AccountRow, ExecutionReport, ExecutionRow, Id, ItemList, Row, RunReport, RunRow, StepRow, TimerRow,
+    AccountRow, ExecutionReport, ExecutionRow, GateRow, Id, ItemList, Row, RunReport, RunRow, StepRow,
+    TimerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;
@@ -121,12 +122,38 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             }
             return Ok(false);
         }
+        if self.waits_for_permission(id)? {
+            return Ok(false);
+        }
         // Checked first, so that nothing is written if the queue is full.
         if !has_queue_place(self.session, &row.queue)? || !self.takes_account(&row)? {
             return Ok(false);
         }
         Ok(self.executor_event(id, ExecutionEvent::SchedulingStarted)?
             && self.executor_event(id, ExecutionEvent::HandoffPublished)?)
+    }
+
+    /// Whether the agent of an execution waits for a person's answer, so that the execution stays parked. Without an
+    /// answer in time, the execution fails.
+    fn waits_for_permission(&mut self, id: ExecutionId) -> Result<bool> {
+        let step = self.step_row(id.step)?;
+        let planned = self.plan.step(step.node());
+        let Some(gate) = step.work.filter(|_| planned.work == WorkKind::Execution) else { return Ok(false) };
+        let gate = self.session.get::<GateRow>(gate)?.filter(|gate| gate.status() == GateStatus::Open);
+        let Some(gate) = gate else { return Ok(false) };
+        if ops::expire_if_due(self.session, &gate)? {
+            let message = "there was no answer to the agent's question in time";
+            let result = serde_json::json!({ "reason": "permission", "message": message }).to_string();
+            self.session.note::<ExecutionRow>(id, |row| {
+                row.result = Some(result.into());
+                row.retriable = false;
+                row.blocked = true;
+            })?;
+            self.executor_event(id, ExecutionEvent::SchedulingFailed)?;
+        } else if gate.timeout_at_ms > 0 {
+            self.session.set_timer(TimerRow { due_ms: gate.timeout_at_ms, execution: id });
+        }
+        Ok(true)
     }
 
     /// Gives up on an execution for which there is no worker.

@@ -11,6 +11,7 @@ use crate::backend::QueueRow;
 use crate::error::Result;
 use crate::handle::Store;
 use crate::rows::{GateRow, Id};
+use crate::session::Session;
 
 /// An access token. Only the hash of its secret is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,21 @@ pub struct TokenRow {
     pub created_ms: i64,
     /// The time at which it expires (wall clock); absent means never.
     pub expires_ms: Option<i64>,
+}
+
+/// An act of administration, which no table decides: a token, a webhook or a queue was made, changed or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActRow {
+    /// The act's number.
+    pub id: Id,
+    /// The time of the act (wall clock).
+    pub at_ms: i64,
+    /// The author, as `KIND:NAME`, if the request had one.
+    pub by: Option<Arc<str>>,
+    /// The kind of act, such as `token.created`.
+    pub act: Arc<str>,
+    /// The name of what was made, changed or removed.
+    pub subject: Arc<str>,
 }
 
 /// A webhook: an address to which servers deliver journal entries.
@@ -62,6 +78,12 @@ impl HookRow {
     /// The number of the one row that is no hook: the relay to a broker, with its cursor in the journal. It is stored
     /// like a hook because only the way of delivery differs.
     pub const RELAY: Id = 1;
+
+    /// Returns the hook's number and address without the part that may hold a secret, as acts name it.
+    fn described(&self) -> String {
+        let address = self.url.split(['?', '#']).next().unwrap_or_default();
+        format!("{} {address}", self.id)
+    }
 
     /// Whether it is the relay to a broker.
     pub fn is_relay(&self) -> bool {
@@ -147,6 +169,11 @@ pub trait ServiceTables {
     /// Removes a token. Returns whether it existed.
     fn drop_token(&mut self, id: Id) -> Result<bool>;
 
+    /// Stores an act of administration.
+    fn put_act(&mut self, act: &ActRow) -> Result<()>;
+    /// Returns the newest acts of before this time (wall clock), newest first.
+    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>>;
+
     /// Stores a new hook.
     fn put_hook(&mut self, hook: &HookRow) -> Result<()>;
     /// Returns the hooks, in order.
@@ -190,11 +217,12 @@ impl Service<'_> {
     /// Stores a token. Returns false if there is one of the same name.
     pub async fn add_token(self, token: TokenRow) -> Result<bool> {
         self.0
-            .write(move |session| {
+            .write_as_person(Vec::new(), move |session| {
                 if session.db().tokens()?.iter().any(|other| other.name == token.name) {
                     return Ok(false);
                 }
                 session.db().put_token(&token)?;
+                session.note_act("token.created", &format!("{} ({})", token.name, token.scopes))?;
                 Ok(true)
             })
             .await
@@ -202,17 +230,25 @@ impl Service<'_> {
 
     /// Removes a token. Returns whether it existed.
     pub async fn remove_token(self, id: Id) -> Result<bool> {
-        self.0.write(move |session| session.db().drop_token(id)).await
+        self.0
+            .write_as_person(Vec::new(), move |session| {
+                let token = session.db().tokens()?.into_iter().find(|token| token.id == id);
+                let Some(token) = token else { return Ok(false) };
+                session.note_act("token.removed", &token.name)?;
+                session.db().drop_token(id)
+            })
+            .await
     }
 
     /// Stores a hook that gets the entries from now on, or after `since`.
     pub async fn add_hook(self, hook: HookRow, since: Option<u64>) -> Result<()> {
         self.0
-            .write(move |session| {
+            .write_as_person(Vec::new(), move |session| {
                 let cursor = match since {
                     Some(since) => since,
                     None => session.db().last_seq()?,
                 };
+                session.note_act("hook.created", &hook.described())?;
                 session.db().put_hook(&HookRow { cursor, ..hook.clone() })
             })
             .await
@@ -234,7 +270,7 @@ impl Service<'_> {
 
     /// Removes a hook. Returns whether it existed.
     pub async fn remove_hook(self, id: Id) -> Result<bool> {
-        self.0.write(move |session| session.db().drop_hook(id)).await
+        self.note_hook(id, "hook.removed", move |session| session.db().drop_hook(id)).await
     }
 
     /// Takes or renews the lease on a hook for `lease_ms`. Returns whether this server has it.
@@ -259,7 +295,26 @@ impl Service<'_> {
 
     /// Makes a parked or postponed hook due immediately. Returns whether it exists.
     pub async fn retry_hook(self, id: Id) -> Result<bool> {
-        self.0.write(move |session| session.db().retry_hook(id)).await
+        self.note_hook(id, "hook.retried", move |session| session.db().retry_hook(id)).await
+    }
+
+    /// Changes a hook, and records the act if the hook existed.
+    async fn note_hook(
+        self,
+        id: Id,
+        act: &'static str,
+        mut change: impl FnMut(&mut Session<'_>) -> Result<bool> + Send + 'static,
+    ) -> Result<bool> {
+        self.0
+            .write_as_person(Vec::new(), move |session| {
+                let hook = session.db().hooks()?.into_iter().find(|hook| hook.id == id);
+                let changed = change(session)?;
+                if let Some(hook) = hook.filter(|_| changed) {
+                    session.note_act(act, &hook.described())?;
+                }
+                Ok(changed)
+            })
+            .await
     }
 }
 

@@ -17,6 +17,7 @@ use sprag_lifecycle::{
 };
 
 use crate::answers::{Answer, Answers, OpenQuestion};
+use crate::author::Author;
 use crate::backend::{Backend, Table};
 use crate::clock::Now;
 use crate::error::{Error, Result};
@@ -26,6 +27,7 @@ use crate::rows::{
     AccountRow, EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow,
     Position, Refusal, Row, RuleRow, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
+use crate::service::ActRow;
 use crate::wake::Topic;
 
 /// A row in the session, and its state when it was read.
@@ -166,9 +168,16 @@ impl<'a> Session<'a> {
         self.answers = Some(answers);
     }
 
-    /// Names the author of the transitions that follow: an agent, a rule, a token, a local user or a worker.
-    pub(crate) fn set_author(&mut self, kind: &str, name: &str) {
-        self.by = Some(format!("{kind}:{name}").into());
+    /// Names the author of the transitions that follow.
+    pub(crate) fn set_author(&mut self, author: &Author) {
+        self.by = Some(author.text());
+    }
+
+    /// Records an act of administration, which no table decides, with the author of this operation.
+    pub(crate) fn note_act(&mut self, act: &'static str, subject: &str) -> Result<()> {
+        let (at_ms, by) = (self.now.wall_ms, self.by.clone());
+        let id = (self.random() >> 2) as Id + 1;
+        self.db.put_act(&ActRow { id, at_ms, by, act: act.into(), subject: subject.into() })
     }
 
     /// Returns the answer to a question that is much work, or [`Error::Unanswered`] if there is none yet. A store in

@@ -18,6 +18,7 @@ use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup, Stop};
 use crate::evidence::{self, MAX_VALUE_BYTES, Missing, Outputs, Patience, Places, wants_stdout};
 use crate::files::Files;
+use crate::records::Records;
 use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
@@ -66,6 +67,11 @@ impl Commands {
         self
     }
 
+    /// Returns the records of the engine; none in a program without environments.
+    pub(crate) fn records(&self) -> Option<Arc<dyn Records>> {
+        self.environments.as_ref().map(|environments| Arc::clone(&environments.0.records))
+    }
+
     /// Enters the environment that a step works in. Returns none if its run has none.
     pub(crate) async fn enter(
         &self,
@@ -92,8 +98,9 @@ impl Commands {
                 });
                 Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) })
             }
-            (EnterError::Stopped, Signal::Lost) => Ended::Lost,
-            (EnterError::Stopped, _) => Ended::Report(Ending::Cancelled),
+            (EnterError::Stopped | EnterError::Draining, Signal::Lost) => Ended::Lost,
+            (EnterError::Draining, Signal::Renewed { .. }) => Ended::Returned,
+            (EnterError::Stopped | EnterError::Draining, _) => Ended::Report(Ending::Cancelled),
         })
     }
 
@@ -165,7 +172,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Records the state that the step has left, unless the step belongs to another worker by now. A problem that a
+    /// Records the state that the step has left, unless the step belongs to another worker, now or soon. A problem that a
     /// person should know about becomes a warning of the step.
     pub(crate) async fn record(
         &self,
@@ -174,10 +181,10 @@ impl Commands {
         entered: &Entered,
         ended: Ended,
     ) -> Ended {
-        if ended == Ended::Lost {
+        if matches!(ended, Ended::Lost | Ended::Returned) {
             return ended;
         }
-        match entered.record(assignment.lease.execution.run, &assignment.name).await {
+        match entered.record(assignment.lease.execution, &assignment.name).await {
             Some(warning) => {
                 self.remark(assignment, spec, std::slice::from_ref(&warning));
                 with_warning(ended, warning)

@@ -29,17 +29,33 @@ pub(crate) fn left(until_ms: u64) -> Duration {
 #[derive(Debug, Clone)]
 pub struct Control {
     signal: watch::Receiver<Signal>,
+    draining: watch::Receiver<bool>,
     runtime: Runtime,
 }
 
 impl Control {
-    pub(crate) fn new(signal: watch::Receiver<Signal>, runtime: Runtime) -> Self {
-        Control { signal, runtime }
+    pub(crate) fn new(
+        signal: watch::Receiver<Signal>,
+        draining: watch::Receiver<bool>,
+        runtime: Runtime,
+    ) -> Self {
+        Control { signal, draining, runtime }
     }
 
     /// Returns the latest signal.
     pub fn now(&self) -> Signal {
         *self.signal.borrow()
+    }
+
+    /// Whether the worker is draining: an execution that only waits should end with
+    /// [`Ended::Returned`](crate::Ended::Returned), so that another worker takes it.
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Waits until the worker is draining or gone.
+    pub async fn draining(&mut self) {
+        let _ = self.draining.wait_for(|draining| *draining).await;
     }
 
     /// Waits for the next signal. If the worker is gone, that is `Signal::Lost`.

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sprag_lifecycle::RunId;
+use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_process::boot_ms;
 use sprag_worktree::{Cancel, Checkpoint, Error as GitError, Kind as GitKind, Repository, UsageLock};
 
@@ -109,7 +109,7 @@ impl Entered {
     }
 
     /// Takes ownership of the worktree for this process, and waits until another process of the run has left it.
-    /// Returns false if the step is stopped before.
+    /// Returns false if the step is stopped before, or if its worker is draining.
     pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
         let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
@@ -139,6 +139,9 @@ impl Entered {
                 return Err("another process of this run holds its worktree".into());
             }
             if self.place.worktree().is_none() {
+                if control.is_draining() {
+                    return Ok(false);
+                }
                 pause(LOOK.min(Duration::from_millis(200))).await;
             }
         }
@@ -146,10 +149,12 @@ impl Entered {
 
     /// Records the state that the step has left, and pushes it to the remote from which another host can continue the
     /// run. Returns a warning that a person should read, if any.
-    pub(crate) async fn record(&self, run: RunId, step: &str) -> Option<String> {
+    pub(crate) async fn record(&self, execution: ExecutionId, step: &str) -> Option<String> {
+        let ExecutionId { run, attempt, .. } = execution;
         let guest = self.place.guest.clone()?;
         let (of, name, recorder) = (run.to_string(), step.to_owned(), guest.clone());
-        let recorded = blocking(move || recorder.checkpoint(&of, &name, &Cancel::default())).await;
+        let recorded =
+            blocking(move || recorder.checkpoint_attempt(&of, &name, attempt, &Cancel::default())).await;
         let path = self.place.dir.display();
         let state = match recorded {
             Ok(state) => state,

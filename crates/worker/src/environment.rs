@@ -88,6 +88,8 @@ pub(crate) enum EnterError {
     Blocked(Box<GitKind>),
     /// The step is stopped before it has one.
     Stopped,
+    /// The worker is draining, and the step only waits for another process to provide it.
+    Draining,
 }
 
 impl From<String> for EnterError {
@@ -116,6 +118,11 @@ impl Stop {
             done = work => Ok(done),
             () = stopped(self.control.clone(), self.cancel.clone()) => Err(EnterError::Stopped),
         }
+    }
+
+    /// Whether the step's worker is draining.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.control.is_draining()
     }
 
     /// Returns the reason to report for a failure: `EnterError::Stopped` if the step is to stop anyway.

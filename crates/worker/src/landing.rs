@@ -1,4 +1,6 @@
 //! Lands the work of a run's worktree on a branch, and reports what prevented it.
+//!
+//! A landing may wait long for its turn. A worker that drains does not wait for that: it returns the step to its queue.
 
 use std::time::Duration;
 
@@ -88,12 +90,12 @@ impl Commands {
         }
         match entered.own(&control).await {
             Ok(true) => {}
-            Ok(false) if control.now() == Signal::Cancel => return Ended::Report(Ending::Cancelled),
-            Ok(false) => return Ended::Lost,
+            Ok(false) => return without_turn(&control),
             Err(message) => return failed(&json!({ "reason": "environment", "message": message }), true),
         }
-        let cancel = Cancel::default();
+        let (cancel, give_up_turn) = (Cancel::default(), Cancel::default());
         let listening = tokio::spawn(stopped(control.clone(), cancel.clone()));
+        let draining = tokio::spawn(drained(control.clone(), give_up_turn.clone()));
         let check = match verify {
             Some(kind) => match self.verifier(assignment, spec, kind, entered, &control) {
                 Ok(check) => Some(check),
@@ -105,10 +107,11 @@ impl Commands {
         let (commands, told, told_spec) = (self.clone(), assignment.clone(), spec.clone());
         let done = entered.place.with_worktree(move |worktree| {
             let tell = |what: String| commands.remark(&told, &told_spec, &[what]);
-            land(worktree, &order, check.as_deref(), &tell, &landing)
+            land(worktree, &order, check.as_deref(), &tell, &landing, give_up_turn)
         });
         let done = done.await;
         listening.abort();
+        draining.abort();
         match (control.now(), done) {
             (Signal::Lost, _) => Ended::Lost,
             // A completed landing stays completed, even if a cancellation arrived meanwhile.
@@ -118,6 +121,11 @@ impl Commands {
                 Ended::Report(Ending::Completed { result: Some(facts.to_string().into()) })
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
+            (_, Some(Err(error))) if matches!(error.kind, GitKind::GaveUpTurn) => {
+                let remark = format!("its worker is stopping: another one lands it on {into}");
+                self.remark(assignment, spec, &[remark]);
+                Ended::Returned
+            }
             (_, Some(Err(error))) => refused(&error),
             (_, None) => {
                 let message = "another process of this run holds its worktree";
@@ -206,6 +214,7 @@ fn land(
     verify: Option<&Verify>,
     tell: &dyn Fn(String),
     cancel: &Cancel,
+    give_up_turn: Cancel,
 ) -> Result<Landed, GitError> {
     worktree.commit_all(&order.message, cancel)?;
     let mut options = LandOptions::new(&order.run, &order.into);
@@ -213,10 +222,26 @@ fn land(
     options.message.clone_from(&order.message);
     options.fence = Some(order.fence.clone());
     options.patience = order.patience;
+    options.give_up_turn = give_up_turn;
     options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
     options.on_progress = Some(tell);
     worktree.land(&options, cancel)
+}
+
+/// Waits until the worker is draining, then ends the landing's wait for its turn.
+async fn drained(mut control: Control, give_up_turn: Cancel) {
+    control.draining().await;
+    give_up_turn.cancel();
+}
+
+/// Returns the ending of a landing that was stopped, or whose worker is draining, before it could begin.
+fn without_turn(control: &Control) -> Ended {
+    match control.now() {
+        Signal::Cancel => Ended::Report(Ending::Cancelled),
+        Signal::Renewed { .. } if control.is_draining() => Ended::Returned,
+        Signal::Renewed { .. } | Signal::Lost => Ended::Lost,
+    }
 }
 
 /// Returns the facts about a landing as JSON. A failed push that was not required is a warning, because the local

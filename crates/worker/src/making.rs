@@ -115,6 +115,9 @@ impl Environments {
                     row
                 }
             };
+            if stop.is_draining() {
+                return Err(EnterError::Draining);
+            }
             if boot_ms() >= give_up_ms {
                 let status = busy.status;
                 return Err(format!("the environment has been {status} for too long").into());

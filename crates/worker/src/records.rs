@@ -12,7 +12,8 @@ use sprag_lifecycle::{
 };
 use sprag_store::{
     EnvironmentDetails, EnvironmentReport, EnvironmentRequest, EnvironmentRow, ExecutionRow, Id, KeptBecause,
-    Lease, Provide, Row, RunInFull, Sighting, StepRow, Store, Topic, kept_because,
+    Lease, PermissionAsk, PermissionState, Provide, Row, RunInFull, Sighting, StepRow, Store, Topic,
+    kept_because,
 };
 
 /// The future of an answer from the records, or of an error message.
@@ -171,6 +172,12 @@ pub trait Records: Send + Sync + 'static {
     /// Returns the names of the run's steps that have been executed, the last one to end first.
     fn last_finished(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>>;
 
+    /// Asks for a permission that the agent of a step wants, or returns its state.
+    fn ask_permission(&self, lease: Lease, asked: PermissionAsk) -> RecordsFuture<'_, PermissionState>;
+
+    /// Withdraws the question of a step's agent.
+    fn withdraw_permission(&self, lease: Lease) -> RecordsFuture<'_, ()>;
+
     /// Waits until something about the run may have changed, at most for `limit`. Before that, records that the owner
     /// of its environment is gone, if its process is seen to be gone.
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()>;
@@ -251,6 +258,18 @@ impl Records for Store {
             let run = self.queries().run_in_full(run).map_err(|error| error.to_string())?;
             Ok(run.map(|run| last_finished(&run)).unwrap_or_default())
         })
+    }
+
+    fn ask_permission(&self, lease: Lease, asked: PermissionAsk) -> RecordsFuture<'_, PermissionState> {
+        Box::pin(
+            async move { self.worker(lease).ask_permission(asked).await.map_err(|error| error.to_string()) },
+        )
+    }
+
+    fn withdraw_permission(&self, lease: Lease) -> RecordsFuture<'_, ()> {
+        Box::pin(
+            async move { self.worker(lease).withdraw_permission().await.map_err(|error| error.to_string()) },
+        )
     }
 
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {

@@ -51,7 +51,7 @@ pub(crate) fn mask(ended: Ended, secrets: &Secrets) -> Ended {
             limit.message = secrets.mask(&limit.message).into();
             return Ended::Report(ending);
         }
-        Ending::Cancelled => return Ended::Report(ending),
+        Ending::Parked | Ending::Cancelled => return Ended::Report(ending),
     };
     if let Some(text) = result.as_deref().filter(|_| !secrets.is_empty()) {
         let clean = match serde_json::from_str::<Value>(text) {

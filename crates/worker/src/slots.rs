@@ -22,6 +22,8 @@ pub enum Ended {
     Vanished,
     /// Another worker owns it, so nothing is reported.
     Lost,
+    /// It only waited, and its worker is draining: it returns to its queue, and the attempt does not count as failed.
+    Returned,
 }
 
 /// The future of a runner's execution.
@@ -51,8 +53,9 @@ struct Inner<D: WorkSource> {
     freed: Notify,
     /// The text that identifies its process, for registering again.
     process: Arc<str>,
-    /// Whether it takes no more executions, not even the next one of a run.
-    draining: AtomicBool,
+    /// Whether it takes no more executions, not even the next one of a run. Executions listen to it too: one that only
+    /// waits is returned.
+    draining: watch::Sender<bool>,
     /// Whether it has given up all its executions.
     gave_up: AtomicBool,
 }
@@ -87,7 +90,7 @@ impl<D: WorkSource> Worker<D> {
             held: Mutex::default(),
             freed: Notify::new(),
             process: process.into(),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
             gave_up: AtomicBool::new(false),
         };
         inner.come_back().await?;
@@ -107,7 +110,8 @@ impl<D: WorkSource> Worker<D> {
         }
     }
 
-    /// Claims and runs executions until `stop` is true; then finishes the ones that it has, and deregisters.
+    /// Claims and runs executions until `stop` is true; then finishes the ones that it has, returns those that only wait,
+    /// and deregisters.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) -> Result<(), D::Error> {
         let inner = &self.0;
         let mut topics = vec![Topic::Reserved(inner.config.id)];
@@ -122,7 +126,7 @@ impl<D: WorkSource> Worker<D> {
         if claimed.is_err() {
             self.drop_all();
         }
-        inner.draining.store(true, Ordering::Release);
+        inner.draining.send_replace(true);
         let _ = inner.source.drain(inner.config.id).await;
         while self.busy() > 0 {
             inner.freed.notified().await;
@@ -227,7 +231,7 @@ impl<D: WorkSource> Inner<D> {
             if self.gave_up.load(Ordering::Acquire) { Signal::Lost } else { self.guard(granted.until_ms) };
         let (sender, receiver) = watch::channel(first);
         self.held().insert(granted.assignment.lease, sender);
-        Control::new(receiver, self.runtime())
+        Control::new(receiver, self.draining.subscribe(), self.runtime())
     }
 
     /// Runs an execution, and then each one that follows it in its run, until none follows.
@@ -267,8 +271,12 @@ impl<D: WorkSource> Inner<D> {
         let told = match ended {
             Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
             Ended::Lost | Ended::Vanished => self.source.vanished(lease).await.map(|()| None),
+            Ended::Returned => {
+                tracing::info!(execution = %lease.execution, "returns a step that only waited to its queue");
+                self.source.release(lease).await.map(|()| None)
+            }
             Ended::Report(ending) => {
-                let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
+                let next = (!*self.draining.borrow()).then(|| self.claimer());
                 tokio::select! {
                     biased;
                     told = self.source.finish(lease, ending, next) => told,
@@ -311,7 +319,7 @@ impl<D: WorkSource> Inner<D> {
                 Ok(beat) => {
                     rest = interval;
                     self.pass_on(&leases, &beat);
-                    if !beat.known && !self.draining.load(Ordering::Acquire) {
+                    if !beat.known && !*self.draining.borrow() {
                         tracing::info!(
                             "the store marked this worker as lost after a long silence: registering again"
                         );

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{Assignment, Claimer, Ending, EnvironmentRequest, Id, Lease, Sighting};
+use sprag_store::{
+    Assignment, Claimer, Ending, EnvironmentRequest, Id, Lease, PermissionAsk, PermissionState, Sighting,
+};
 
 use crate::{LeaseState, Made, OnRecord, Provided, Taken};
 
@@ -277,6 +279,13 @@ pub enum Ask {
         /// The path on the worker's host.
         path: String,
     },
+    /// A permission that the step's agent asks for.
+    Permission {
+        /// The request.
+        asked: PermissionAsk,
+    },
+    /// The step's agent no longer asks for a permission.
+    WithdrawPermission {},
     /// A request for the names of the steps that have been executed.
     LastFinished {
         /// The run.
@@ -300,6 +309,8 @@ pub enum Told {
     Steps(Vec<String>),
     /// The environment that was taken from a dead run; none if none was.
     Taken(Option<Taken>),
+    /// The state of a permission.
+    Permission(PermissionState),
 }
 
 /// Which log of an execution.

@@ -132,6 +132,9 @@ pub trait WorkSource: Clone + Send + Sync + 'static {
     /// Reports that the processes of an execution are gone and that its ending is unknown.
     fn vanished(&self, lease: Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// Returns an execution that was not begun to its queue.
+    fn release(&self, lease: Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
     /// Reserves a run for its own worker again, if it is reserved for none.
     fn reclaim(&self, run: RunId, worker: Id) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
@@ -145,7 +148,8 @@ pub trait WorkSource: Clone + Send + Sync + 'static {
 /// The number of tries of a report while the store fails, which lasts longer than a lease. The store decides by the
 /// fence whether a late report counts.
 const REPORT_TRIES: usize = 120;
-/// The number of tries to report that an execution's processes are gone. The reaper finds it without the report too.
+/// The number of tries to report that an execution's processes are gone, or to return it. The reaper finds it without
+/// the report too.
 const VANISHED_TRIES: usize = 20;
 /// The wait before a retry after the store failed.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
@@ -265,6 +269,20 @@ impl WorkSource for Store {
             match Store::reaper(self).owner_died(lease).await {
                 Err(error) if tries < VANISHED_TRIES && !error.is_final() => {
                     tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
+                    tries += 1;
+                    Store::runtime(self).pause(RETRY_WAIT).await;
+                }
+                told => return told.map(drop),
+            }
+        }
+    }
+
+    async fn release(&self, lease: Lease) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            match Store::worker(self, lease).release().await {
+                Err(error) if tries < VANISHED_TRIES && !error.is_final() => {
+                    tracing::warn!(execution = %lease.execution, %error, "cannot return an execution yet");
                     tries += 1;
                     Store::runtime(self).pause(RETRY_WAIT).await;
                 }

@@ -24,6 +24,23 @@ const STEP_LINE: &str = "Sprag-Step: ";
 /// The line with the time of recording, in milliseconds of the wall clock.
 const TIME_LINE: &str = "Sprag-Recorded: ";
 
+/// The start of a message in the log of a checkpoint's ref; the attempt's number follows.
+const ATTEMPT: &str = "sprag: attempt ";
+
+/// The options of `git diff` whose output does not depend on a user's settings.
+const PLAIN_DIFF: [&str; 4] = ["--no-color", "--no-ext-diff", "--no-textconv", "--find-renames"];
+
+/// A file that differs between two revisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedFile {
+    /// The path in the second revision, or in the first one if the file was deleted.
+    pub path: String,
+    /// The path in the first revision, if the file was renamed.
+    pub old_path: Option<String>,
+    /// The numbers of added and removed lines; absent if the file is not text.
+    pub lines: Option<(usize, usize)>,
+}
+
 /// A recorded state of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -37,7 +54,7 @@ impl Worktree {
     /// Records the current state: tracked and untracked files, not ignored ones. Branch, index and stash do not
     /// change. Recording a step again replaces its checkpoint.
     pub fn checkpoint(&self, run: &str, step: &str, cancel: &Cancel) -> Result<Checkpoint, Error> {
-        record(&self.repository, &self.mark, self.timeout, run, step, cancel)
+        record(&self.repository, &self.mark, self.timeout, (run, step, None), cancel)
     }
 
     /// Restores all files that git does not ignore, HEAD and the branch from a checkpoint. The index is not
@@ -92,14 +109,13 @@ impl Worktree {
     }
 }
 
-/// Records the current state of a worktree's files. The caller need not own the worktree, because nothing in it
-/// changes.
+/// Records the current state of a worktree's files, as that of a step of a run and of one attempt at it. The caller need
+/// not own the worktree, because nothing in it changes.
 pub(crate) fn record(
     repository: &Repository,
     mark: &Mark,
     timeout: Duration,
-    run: &str,
-    step: &str,
+    (run, step, attempt): (&str, &str, Option<u32>),
     cancel: &Cancel,
 ) -> Result<Checkpoint, Error> {
     let at_ms = clock::unix_ms();
@@ -116,7 +132,13 @@ pub(crate) fn record(
         Ok(Written { commit, known })
     };
     let point = |commit: &str| {
-        repository.git("update-ref").args([&name, commit]).run()?;
+        let update = repository.git("update-ref");
+        let update = match attempt {
+            // The ref's log keeps the states of earlier attempts.
+            Some(attempt) => update.args(["--create-reflog", "-m", &format!("{ATTEMPT}{attempt}")]),
+            None => update,
+        };
+        update.args([&name, commit]).run()?;
         Ok(Checkpoint { name: name.clone(), commit: commit.to_owned() })
     };
     let record = || write_despite_prunes(repository, write, point);
@@ -139,6 +161,22 @@ impl Repository {
             }
         };
         find().attempt(|| format!("find the checkpoint of run {run} after step {step}"))
+    }
+
+    /// Returns the state that one attempt at a step has left, as long as git keeps it: the log of a ref is shortened
+    /// by `git gc`, by default after 30 days.
+    pub fn find_attempt(&self, run: &str, step: &str, attempt: u32) -> Result<Checkpoint, Error> {
+        let name = name_of(run, step);
+        let log = crate::read::bytes(self.common_dir().join("logs").join(&name)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let wanted = format!("{ATTEMPT}{attempt}");
+        let is_wanted = |line: &&str| line.split_once('\t').is_some_and(|(_, message)| message == wanted);
+        let commit = log.lines().rfind(is_wanted).and_then(|line| line.split(' ').nth(1));
+        match commit {
+            Some(commit) => Ok(Checkpoint { commit: commit.to_owned(), name }),
+            None => Err(Kind::NoSuchCheckpoint { name: format!("{name}, attempt {attempt}") }),
+        }
+        .attempt(|| format!("find the checkpoint of run {run} after attempt {attempt} at step {step}"))
     }
 
     /// Returns the time of recording, in milliseconds of the wall clock.
@@ -187,23 +225,27 @@ impl Repository {
     }
 
     /// Returns the differences between two revisions, as a patch of at most `most` bytes. A longer one is an error.
-    pub fn diff(&self, from: &str, to: &str, most: usize) -> Result<String, Error> {
+    /// With paths, only those of these files.
+    pub fn diff(&self, from: &str, to: &str, paths: &[&str], most: usize) -> Result<String, Error> {
         let diff = || {
             let (from, to) = (self.commit(from)?, self.commit(to)?);
-            let args = [
-                "--no-color",
-                "--no-ext-diff",
-                "--no-textconv",
-                "--binary",
-                "--find-renames",
-                &from,
-                &to,
-                "--",
-            ];
-            let output = self.git("diff").args(args).at_most(most).run()?;
+            let diff = self.git("diff").args(PLAIN_DIFF).args(["--binary", &from, &to, "--"]);
+            let paths = paths.iter().map(|path| format!(":(top,literal){path}"));
+            let output = diff.args(paths).at_most(most).run()?;
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         diff().attempt(|| format!("compare {from} and {to}"))
+    }
+
+    /// Returns the files that differ between two revisions, with the number of changed lines.
+    pub fn changed_files(&self, from: &str, to: &str, most: usize) -> Result<Vec<ChangedFile>, Error> {
+        let list = || {
+            let (from, to) = (self.commit(from)?, self.commit(to)?);
+            let diff = self.git("diff").args(PLAIN_DIFF).args(["--numstat", "-z", &from, &to, "--"]);
+            let output = diff.at_most(most).run()?;
+            Ok(parse_numstat(&String::from_utf8_lossy(&output.stdout)))
+        };
+        list().attempt(|| format!("compare {from} and {to}"))
     }
 
     /// Deletes all checkpoints of a run, and returns their number.
@@ -228,6 +270,28 @@ impl Repository {
             .map(|(name, commit)| Checkpoint { name: name.to_owned(), commit: commit.to_owned() })
             .collect())
     }
+}
+
+/// Parses the output of `git diff --numstat -z`: `ADDED TAB REMOVED TAB PATH NUL`, and for a renamed file an empty path
+/// that is followed by `OLD NUL NEW NUL`. The numbers of a file that is not text are `-`.
+fn parse_numstat(output: &str) -> Vec<ChangedFile> {
+    let mut fields = output.split('\0');
+    let mut files = Vec::new();
+    while let Some(field) = fields.next() {
+        let mut parts = field.splitn(3, '\t');
+        let (Some(added), Some(removed), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let lines = added.parse().ok().zip(removed.parse().ok());
+        let (path, old_path) = if path.is_empty() {
+            let (Some(old), Some(new)) = (fields.next(), fields.next()) else { break };
+            (new.to_owned(), Some(old.to_owned()))
+        } else {
+            (path.to_owned(), None)
+        };
+        files.push(ChangedFile { path, old_path, lines });
+    }
+    files
 }
 
 /// Returns the ref of a run's checkpoint after a step.

@@ -160,6 +160,9 @@ pub enum Kind {
     /// The caller cancelled the operation.
     #[error("it was cancelled")]
     Cancelled,
+    /// The caller gave up the wait for other landings before this one had its turn. Nothing has changed.
+    #[error("it gave up waiting for its turn")]
+    GaveUpTurn,
     /// A hook of the repository failed.
     #[error("the repository's {hook} hook failed: {output}")]
     Hook {

@@ -91,6 +91,8 @@ pub struct LandOptions<'a> {
     pub push: Option<Push>,
     /// The longest wait for other landings, and the time limit of retries when the target moves.
     pub patience: Duration,
+    /// Ends the wait for other landings with [`Kind::GaveUpTurn`]. A landing that has its turn is not affected.
+    pub give_up_turn: Cancel,
     /// Called with messages for the user about waits and retries.
     pub on_progress: Option<&'a dyn Fn(String)>,
 }
@@ -107,6 +109,7 @@ impl LandOptions<'_> {
             verify: None,
             push: None,
             patience: DEFAULT_DEADLINE,
+            give_up_turn: Cancel::default(),
             on_progress: None,
         }
     }
@@ -173,7 +176,8 @@ impl Worktree {
         if let Some(holder) = lock.holder() {
             options.report(|| format!("waiting for {holder}, which lands on {}", options.into));
         }
-        let lock_guard = lock.acquire_unless_cancelled(&options.run, options.patience, Some(cancel))?;
+        let lock_guard =
+            lock.acquire_in_turn(&options.run, options.patience, cancel, &options.give_up_turn)?;
         let repaired = finish_move(&self.repository, &options.into, &lock_guard, self.timeout)?;
         for path in repaired {
             options.report(|| format!("repaired after an interrupted landing: {}", path.display()));

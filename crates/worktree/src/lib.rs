@@ -63,7 +63,7 @@ mod visit;
 mod worktrees;
 
 pub use branch::{BranchFate, BranchPolicy};
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{ChangedFile, Checkpoint};
 pub use create::{Branch, CreateOptions};
 pub use dirty::Uncommitted;
 pub use error::{Blocked, Error, Kind, Obstacle};

@@ -81,11 +81,28 @@ struct Wait<'c> {
     started_us: u64,
     deadline_us: u64,
     cancel: Option<&'c Cancel>,
+    /// Ends the wait with an error of its own.
+    give_up: Option<&'c Cancel>,
+}
+
+impl Wait<'_> {
+    fn until(deadline: Duration) -> Self {
+        let started_us = clock::now_us();
+        let deadline_us = started_us.saturating_add(deadline.as_micros() as u64);
+        Wait { started_us, deadline_us, cancel: None, give_up: None }
+    }
 }
 
 /// The queues of this process, by the lock's file. They are never removed, because a lock that was used is used
 /// again.
 static QUEUES: Mutex<Option<HashMap<PathBuf, Arc<FairQueue>>>> = Mutex::new(None);
+
+/// Returns the holder of the lock at this path, without taking the lock or creating its file.
+pub(crate) fn holder_at(path: &Path) -> Option<LockHolder> {
+    let text = crate::read::bytes(path).ok()?;
+    let holder: LockHolder = serde_json::from_slice(&text).ok()?;
+    (is_alive(&holder.process) != Liveness::Dead).then_some(holder)
+}
 
 impl SharedLock {
     /// Creates the lock at this path, which must be canonical because it identifies the lock.
@@ -107,14 +124,27 @@ impl SharedLock {
         deadline: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<LockGuard<'_>, Kind> {
-        let started_us = clock::now_us();
-        let wait =
-            Wait { started_us, deadline_us: started_us.saturating_add(deadline.as_micros() as u64), cancel };
-        let ticket = self.enter_queue(&wait)?;
-        match self.lock_file(&wait) {
+        self.acquire_by(run, &Wait { cancel, ..Wait::until(deadline) })
+    }
+
+    /// Waits for the lock until the deadline, a cancellation, or until `give_up` ends the wait with
+    /// [`Kind::GaveUpTurn`]. A lock that is free is taken in any case.
+    pub(crate) fn acquire_in_turn(
+        &self,
+        run: &str,
+        deadline: Duration,
+        cancel: &Cancel,
+        give_up: &Cancel,
+    ) -> Result<LockGuard<'_>, Kind> {
+        self.acquire_by(run, &Wait { cancel: Some(cancel), give_up: Some(give_up), ..Wait::until(deadline) })
+    }
+
+    fn acquire_by(&self, run: &str, wait: &Wait<'_>) -> Result<LockGuard<'_>, Kind> {
+        let ticket = self.enter_queue(wait)?;
+        match self.lock_file(wait) {
             Ok(mut file) => {
                 let since_us = clock::now_us();
-                COUNTERS.lock_wait.record(since_us - started_us);
+                COUNTERS.lock_wait.record(since_us - wait.started_us);
                 write_holder(&mut file, run);
                 Ok(LockGuard { lock: self, file, ticket, since_us })
             }
@@ -127,9 +157,7 @@ impl SharedLock {
 
     /// Returns the holder without taking the lock; `None` also if the holder has not yet written its name.
     pub fn holder(&self) -> Option<LockHolder> {
-        let text = crate::read::bytes(&self.path).ok()?;
-        let holder: LockHolder = serde_json::from_slice(&text).ok()?;
-        (is_alive(&holder.process) != Liveness::Dead).then_some(holder)
+        holder_at(&self.path)
     }
 
     /// Returns a description of what it locks.
@@ -174,6 +202,9 @@ impl SharedLock {
     fn left_us(&self, wait: &Wait<'_>) -> Result<u64, Kind> {
         if wait.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Kind::Cancelled);
+        }
+        if wait.give_up.is_some_and(Cancel::is_cancelled) {
+            return Err(Kind::GaveUpTurn);
         }
         match wait.deadline_us.saturating_sub(clock::now_us()) {
             0 => Err(self.timeout(wait.started_us)),

@@ -204,6 +204,11 @@ impl Repository {
         Ok(SharedLock::at(folder.join(ref_component(branch)), what))
     }
 
+    /// Returns the run that is landing on a branch at this moment, with its process and since when.
+    pub fn landing_on(&self, branch: &str) -> Option<crate::lock::LockHolder> {
+        crate::lock::holder_at(&self.land_dir().join(ref_component(branch)))
+    }
+
     /// Checks that worktrees can start from a base: the repository has commits, and the base names one of them. Returns
     /// that commit.
     pub fn check_base(&self, base: &str) -> Result<String, Error> {

@@ -81,7 +81,19 @@ impl SharedWorktree {
 
     /// Records the current state, as [`Worktree::checkpoint`] does.
     pub fn checkpoint(&self, run: &str, step: &str, cancel: &Cancel) -> Result<Checkpoint, Error> {
-        checkpoint::record(&self.repository, &self.mark, self.timeout, run, step, cancel)
+        checkpoint::record(&self.repository, &self.mark, self.timeout, (run, step, None), cancel)
+    }
+
+    /// Records the state that an attempt at a step has left. It replaces the step's checkpoint, and is also found by the
+    /// attempt's number (`Repository::find_attempt`).
+    pub fn checkpoint_attempt(
+        &self,
+        run: &str,
+        step: &str,
+        attempt: u32,
+        cancel: &Cancel,
+    ) -> Result<Checkpoint, Error> {
+        checkpoint::record(&self.repository, &self.mark, self.timeout, (run, step, Some(attempt)), cancel)
     }
 
     /// Pushes a checkpoint to a remote.

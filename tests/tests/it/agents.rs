@@ -7,17 +7,17 @@ use serde_json::Value;
 use sprag_tests::{Answer, Project, Signal, Started, is_running, program, signal, until, until_some};
 
 /// The dialects of the fake agent, and their drivers.
-const DIALECTS: [(&str, &str); 3] =
+pub(crate) const DIALECTS: [(&str, &str); 3] =
     [("claude", "claude-stream"), ("codex", "codex-app-server"), ("acp", "acp")];
 
 /// A repository, and an agent `robot` that follows a script.
-struct Bench {
-    project: Project,
+pub(crate) struct Bench {
+    pub(crate) project: Project,
     env: Vec<(&'static str, &'static str)>,
 }
 
 impl Bench {
-    fn new(dialect: (&str, &str), script: &str) -> Bench {
+    pub(crate) fn new(dialect: (&str, &str), script: &str) -> Bench {
         let project = Project::new();
         let sandbox = &project.sandbox;
         std::fs::create_dir_all(sandbox.path("config/sprag")).expect("a folder");
@@ -44,44 +44,44 @@ impl Bench {
         Bench { project, env: Vec::new() }
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.project.command_in(&self.project.repo(), args);
         command.env("XDG_CONFIG_HOME", self.project.sandbox.path("config"));
         command.envs(self.env.iter().copied());
         command
     }
 
-    fn start(&self, args: &[&str]) -> Started {
+    pub(crate) fn start(&self, args: &[&str]) -> Started {
         self.project.sandbox.start_command(self.command(args))
     }
 
-    fn sprag(&self, args: &[&str]) -> Answer {
+    pub(crate) fn sprag(&self, args: &[&str]) -> Answer {
         self.start(args).finish()
     }
 
-    fn pipeline(&self, steps: &str) -> String {
+    pub(crate) fn pipeline(&self, steps: &str) -> String {
         let file = self.project.pipeline("agents", "environment: {worktree: {}}", steps);
         file.to_str().expect("a path").to_owned()
     }
 
     /// Runs steps to an end with this exit code, and returns the run.
     #[track_caller]
-    fn run(&self, steps: &str, code: i32) -> String {
+    pub(crate) fn run(&self, steps: &str, code: i32) -> String {
         self.sprag(&["run", &self.pipeline(steps)]).expect(code);
         self.project.sandbox.newest().expect("a run")
     }
 
     /// Returns everything that the agent was given: a line per start, and a line per message.
-    fn given(&self) -> Vec<Value> {
+    pub(crate) fn given(&self) -> Vec<Value> {
         let lines = self.project.sandbox.lines("robot/given.jsonl");
         lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    fn starts(&self) -> usize {
+    pub(crate) fn starts(&self) -> usize {
         self.given().iter().filter(|line| line.get("start").is_some()).count()
     }
 
-    fn sessions(&self) -> usize {
+    pub(crate) fn sessions(&self) -> usize {
         let files =
             std::fs::read_dir(self.project.sandbox.path("robot/sessions")).into_iter().flatten().flatten();
         files.filter(|file| file.path().extension().is_some_and(|ending| ending == "json")).count()
@@ -89,7 +89,7 @@ impl Bench {
 }
 
 /// Runs a test in all dialects at once.
-fn in_all_dialects(test: impl Fn((&'static str, &'static str)) + Sync) {
+pub(crate) fn in_all_dialects(test: impl Fn((&'static str, &'static str)) + Sync) {
     std::thread::scope(|scope| {
         let tests: Vec<_> = DIALECTS.iter().map(|dialect| scope.spawn(|| test(*dialect))).collect();
         for (test, dialect) in tests.into_iter().zip(DIALECTS) {

@@ -1,6 +1,6 @@
 //! Commands against a server (`--server URL`): they do what they do without one, with the same exit codes.
 
-use sprag_tests::{Answer, Sandbox, Server, Signal, until};
+use sprag_tests::{Answer, Proxy, Sandbox, Server, Signal, until};
 
 /// A sandbox, and a server of it.
 struct Scene {
@@ -190,4 +190,47 @@ fn a_command_that_follows_a_server_reads_its_streams() {
     until("two streams are open", || open().lines().any(|line| line == "sprag_streams_open 2"));
     scene.sandbox.write("go", "");
     watch.finish().expect(0);
+}
+
+#[test]
+fn a_command_that_follows_a_server_connects_again_where_it_was() {
+    let scene = Scene::new();
+    scene.sandbox.yaml(
+        "counts",
+        "steps:\n  - id: count\n    run: |\n      for n in 1 2 3; do until test -e go.$n; do sleep 0.02; done; echo line $n; done\n",
+    );
+    let run = scene.sprag(&["run", "counts.yaml", "--detach", "--json"]).expect(0).json();
+    let run = run["run"].as_str().expect("an id").to_owned();
+    let proxy = Proxy::to(scene.server.addr);
+    let (url, token) = (proxy.url(), scene.sandbox.local_token());
+    let start = |args: &[&str]| scene.sandbox.start([args, &["--server", &url, "--token", &token]].concat());
+    let watch = start(&["watch", &run]);
+    let logs = start(&["logs", "-f", &run]);
+    let events = start(&["events", "-f", "--run", &run]);
+    let wait = start(&["wait", &run]);
+    until("the events are shown", || events.stdout().contains("step.started"));
+    for (no, name) in [(1, "go.1"), (2, "go.2")] {
+        scene.sandbox.write(name, "");
+        let line = format!("line {no}");
+        until(&format!("both show {line}"), || {
+            watch.stdout().contains(&line) && logs.stdout().contains(&line)
+        });
+        assert!(proxy.cut() > 0, "there were connections");
+    }
+    // Lines that are printed and entries that are written while nothing is connected come after that.
+    proxy.silence(true);
+    scene.sandbox.write("go.3", "");
+    scene.sprag(&["wait", &run, "--timeout", "60s"]).expect(0);
+    proxy.cut();
+    proxy.silence(false);
+    let told = watch.finish().expect(0);
+    assert_eq!(told.stdout, "line 1\nline 2\nline 3\n", "each line once: {told:?}");
+    assert_eq!(told.stderr.matches("✓ count").count(), 1, "{told:?}");
+    assert_eq!(logs.finish().expect(0).stdout.lines().count(), 3);
+    wait.finish().expect(0);
+    until("the end is told", || events.stdout().contains("run.succeeded"));
+    events.signal(Signal::INT);
+    let told = events.finish().expect(0).stdout;
+    let local = scene.sandbox.sprag(["events", "--run", &run]).expect(0).stdout;
+    assert_eq!(told, local, "each entry once, in order");
 }

@@ -492,8 +492,18 @@ fn explain_says_what_a_step_waits_for() {
     let sandbox = sandbox();
     let run = sandbox.detach(&sandbox.path("ok.yaml"));
     let told = sandbox.json(["explain", &run, "--json"]);
-    let expected =
-        ["id", "pipeline", "status", "waits_for", "waiting_for", "steps", "failed", "blocked", "refused"];
+    let expected = [
+        "id",
+        "pipeline",
+        "status",
+        "waits_for",
+        "waiting_for",
+        "reason",
+        "steps",
+        "failed",
+        "blocked",
+        "refused",
+    ];
     assert_eq!(keys(&told), BTreeSet::from(expected));
     for step in told["steps"].as_array().expect("steps") {
         assert_eq!(keys(step), BTreeSet::from(["id", "status", "waits_for", "since", "until", "owner"]));

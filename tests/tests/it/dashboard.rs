@@ -1,11 +1,7 @@
-//! The dashboard: what it needs of the API, and its pages in a real browser.
-
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
+//! The dashboard: what it needs of the API. Its pages in a real browser are in `dashboard_browser`.
 
 use serde_json::{Value, json};
-use sprag_tests::{Project, Sandbox, Server, nightly, until, until_some};
+use sprag_tests::{Sandbox, Server, until, until_some};
 
 const HELLO: &str = "name: hello\nsteps:\n  - id: say\n    run: echo hello\n  - id: end\n    run: echo bye\n";
 const ASKS: &str = "name: asks\nsteps:\n  - id: ask\n    gate: { ask: Sure?, choices: [yes, no] }\n  - id: go\n    run: 'true'\n";
@@ -156,7 +152,19 @@ fn e24_a_browser_signs_in_with_a_cookie_that_only_its_own_page_can_use() {
 fn e24_the_pages_need_no_token_and_no_other_server() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
-    for path in ["/", "/runs", "/runs/abc/steps/x", "/questions", "/settings"] {
+    for path in [
+        "/",
+        "/runs",
+        "/runs/abc/steps/x",
+        "/questions",
+        "/landing",
+        "/lifecycles",
+        "/environments",
+        "/agents",
+        "/rules",
+        "/pipelines/x",
+        "/settings",
+    ] {
         let page = server.anonymous("GET", path).send().expect(200);
         assert_eq!(page.headers["content-type"], "text/html; charset=utf-8", "{path}");
         let policy = &page.headers["content-security-policy"];
@@ -239,83 +247,4 @@ fn e24_a_graph_has_positions_and_a_log_has_numbered_lines() {
         server.request("GET", &path).send().problem(400, "malformed");
     }
     server.request("GET", &format!("/v1/runs/{loud}/steps/nope/log/lines")).send().problem(404, "not_found");
-}
-
-/// What the browser is shown: runs of every kind.
-fn facts(project: &Project, server: &Server) -> Value {
-    let folder = project.repo();
-    let start = |yaml: &str, name: &str| -> String {
-        let body = json!({ "yaml": yaml, "dir": folder, "name": name, "labels": { "team": "web" } });
-        server.post("/v1/runs", &body).expect(201).json()["id"].as_str().expect("an id").to_owned()
-    };
-    let hostile = "name: hostile\nsteps:\n  - id: say\n    run: |\n      \
-        printf '\\033[31mred\\033[0m plain\\n<img src=x onerror=alert(1)>\\n</script><script>alert(1)</script>\\n'\n      \
-        printf '\\033]8;;http://evil.example\\007link\\033]8;;\\007 \\342\\200\\256reversed\\n'\n      \
-        seq 1 500; echo the needle; seq 500 1500; head -c 100000 /dev/zero | tr '\\0' x; echo\n";
-    let review = "name: review\nenvironment: { worktree: {} }\nsteps:\n  - id: change\n    run: |\n      \
-        printf 'first line\\nsecond line\\n' > notes.txt; seq 1 2000 > numbers.txt; printf '\\000\\001' > blob.bin\n  \
-        - id: review\n    gate: { ask: \"Is this <b>good</b>?\", choices: [yes, no] }\n  - id: end\n    run: 'true'\n";
-    let facts = json!({
-        "fan": start(FAN, "Nightly build of everything"),
-        "failed": start(FAILS, &format!("A very long name {}", "that does not end ".repeat(6))),
-        "hostile": start(hostile, "<img src=x onerror=alert(1)>"),
-        "asks": start(review, "Change the notes"),
-        "slow": start("name: slow\nsteps:\n  - id: nap\n    run: echo napping; sleep 600\n", "A long nap"),
-    });
-    let id = |key: &str| facts[key].as_str().expect("an id").to_owned();
-    server.until(&id("fan"), "completed");
-    server.until(&id("failed"), "failed");
-    server.until(&id("hostile"), "completed");
-    until("the question is asked", || {
-        server.get(&format!("/v1/runs/{}", id("asks")))["waiting_for"] == "person"
-    });
-    facts
-}
-
-/// A browser sees every page, answers a question by hand and by keyboard, and a server that is killed under it.
-#[test]
-fn e24_the_dashboard_works_in_a_browser() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser");
-    assert!(
-        folder.join("node_modules/playwright-core").exists(),
-        "run `cargo xtask test`, or `npm ci` in tests/browser"
-    );
-    let project = Project::new();
-    let server = Server::start(&project.sandbox, &[]);
-    let facts = facts(&project, &server);
-    let url = format!("http://{}", server.addr);
-    let mut command = Command::new("node");
-    command.args(["smoke.mjs", &url, &server.token, &facts.to_string()]).args(nightly(None, Some("--grid")));
-    if let Some(shots) = std::env::var_os("SPRAG_SHOTS") {
-        command.arg("--shots").arg(shots);
-    }
-    let mut browser = command
-        .current_dir(&folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("node, which `cargo xtask test` installs");
-    let mut told = Vec::new();
-    let mut server = Some(server);
-    let mut again = None;
-    for line in BufReader::new(browser.stdout.take().expect("a pipe")).lines() {
-        let line = line.expect("text");
-        if line == "restart"
-            && let Some(running) = server.take()
-        {
-            let addr = running.addr.to_string();
-            running.into_process().kill();
-            let started = Server::start_at(&project.sandbox, &addr, &[]);
-            let made = started.run(HELLO);
-            let stdin = browser.stdin.as_mut().expect("a pipe");
-            writeln!(stdin, "{}", json!({ "made": made })).expect("written");
-            again = Some(started);
-        }
-        told.push(line);
-    }
-    let status = browser.wait().expect("it has ended");
-    assert!(status.success(), "{}", told.join("\n"));
-    let server = again.expect("the server was started again");
-    let slow = facts["slow"].as_str().expect("an id");
-    server.post(&format!("/v1/runs/{slow}/cancel"), &json!({})).expect(200);
 }

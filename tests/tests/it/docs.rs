@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use sprag_tests::Sandbox;
+use sprag_tests::{Sandbox, until};
 
 const PAGE: &str = include_str!("../../../docs/pipelines.md");
 
@@ -134,25 +134,78 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
     }
 }
 
-/// The blocks of docs/triggers.md, one after the other in one shell.
-#[test]
-fn the_page_about_triggers_does_what_it_says() {
-    const TRIGGERS: &str = include_str!("../../../docs/triggers.md");
-    let sandbox = Sandbox::new();
-    let blocks: Vec<&str> =
-        TRIGGERS.split("```sh\n").skip(1).map(|rest| rest.split_once("```").expect("an end").0).collect();
-    assert_eq!(blocks.len(), 2);
+const TRIGGERS: &str = include_str!("../../../docs/triggers.md");
+
+/// Returns the page without its walk-through, and the walk-through.
+fn walk_through() -> (String, &'static str) {
+    let (before, rest) = TRIGGERS.split_once("\n## Try it").expect("a walk-through");
+    let (walk, after) = rest.split_once("\n## ").expect("a further section");
+    (format!("{before}\n## {after}"), walk)
+}
+
+/// Returns the blocks of a page that are typed into a shell.
+fn typed(page: &str) -> Vec<&str> {
+    page.split("```sh\n").skip(1).map(|rest| rest.split_once("```").expect("an end").0).collect()
+}
+
+/// Types commands into a shell, and returns what they print.
+fn shell(sandbox: &Sandbox, script: &str) -> (String, String) {
     let folder = sprag_tests::program().parent().expect("a folder");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let told = std::process::Command::new("sh")
-        .args(["-eu", "-c", &blocks.join("\n")])
+        .args(["-eu", "-c", script])
         .current_dir(sandbox.path("."))
         .env("SPRAG_DATA", sandbox.data())
         .env("PATH", path)
         .output()
         .expect("a shell");
-    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&told.stdout), text(&told.stderr));
     assert!(told.status.success(), "{out}\n{err}");
+    (out, err)
+}
+
+/// The walk-through of docs/triggers.md, typed as it stands, with the address of this test's server.
+#[test]
+fn r15_r24_the_walk_through_of_triggers_can_be_typed() {
+    let (_, walk) = walk_through();
+    let blocks = typed(walk);
+    assert_eq!(blocks.len(), 2);
+    let sandbox = Sandbox::new();
+    let (out, _) = shell(&sandbox, blocks[0]);
+    assert!(out.contains("new        site/push") && out.contains("site/often"), "{out}");
+    let serve = "HOOK_SECRET=a-long-random-text sprag serve\n";
+    assert!(walk.contains(serve), "{walk}");
+    let mut command = sandbox.command(["serve", "--listen", "127.0.0.1:0"]);
+    command.env("HOOK_SECRET", "a-long-random-text");
+    let server = sprag_tests::Server::from_process(&sandbox, sandbox.start_command(command));
+    let (out, err) = shell(&sandbox, &blocks[1].replace("127.0.0.1:7717", &server.addr.to_string()));
+    for wanted in [
+        "starts a run with {\"why\":\"a new page\"}",
+        "is taken; see its decision",
+        "was taken before",
+        "it waits for a request",
+        "site/often is paused",
+    ] {
+        assert!(out.contains(wanted), "{wanted}: {out}\n{err}");
+    }
+    sandbox.sprag(["rule", "resume", "often"]).expect(0);
+    until("the push and a tick have built", || {
+        let builds = sandbox.lines("builds");
+        let pushes = builds.iter().filter(|line| *line == "built for a new page").count();
+        assert!(pushes <= 1, "{builds:?}");
+        pushes == 1 && builds.iter().any(|line| line.starts_with("built for the tick of "))
+    });
+}
+
+/// The other blocks of docs/triggers.md, one after the other in one shell.
+#[test]
+fn the_page_about_triggers_does_what_it_says() {
+    let (page, _) = walk_through();
+    let sandbox = Sandbox::new();
+    let blocks = typed(&page);
+    assert_eq!(blocks.len(), 2);
+    let (out, err) = shell(&sandbox, &blocks.join("\n"));
     for wanted in [
         "new        report/nightly",
         "starts a run with {\"day\":\"2030-01-31\"}",

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use serde_json::Value;
-use sprag_tests::{Sandbox, Signal, until};
+use sprag_tests::{Sandbox, Server, Signal, until};
 
 #[test]
 fn mistakes_in_files_are_answered_with_the_correction() {
@@ -70,7 +70,7 @@ fn a_worker_tells_of_its_steps_with_v() {
     assert!(told.contains("worker w1 serves"), "{told}");
     sandbox.detach(&sandbox.path("one.yaml"));
     let told = sandbox.sprag(["worker", "--until-idle"]).expect(0).stderr;
-    assert!(!told.contains("starts a step"), "{told}");
+    assert!(!told.contains("starts a step") && told.contains("worker worker-"), "{told}");
 }
 
 #[test]
@@ -105,4 +105,95 @@ fn an_agent_that_sends_no_json_gets_the_error_of_the_protocol() {
     child.wait().expect("it ends");
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &(-32700).into()), "{answer}");
+}
+
+#[test]
+fn a_message_about_a_file_fits_80_columns() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("wide", "steps:\n  - { id: a, run: echo, xx: 1 }\n");
+    let told = sandbox.sprag(["validate", "wide.yaml"]).expect(2).stderr;
+    let long: Vec<&str> = told.lines().filter(|line| line.chars().count() > 80).collect();
+    assert!(long.is_empty(), "{long:#?}");
+    assert!(told.contains("= note: expected one of id, description, run,"), "{told}");
+}
+
+#[test]
+fn boards_are_listed_apart_from_runs() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("one", "steps:\n  - { id: only, run: echo }\n");
+    let run = sandbox.run(&["one.yaml"], 0);
+    for board in ["open", "shut"] {
+        sandbox.sprag(["board", "new", board]).expect(0);
+    }
+    sandbox.sprag(["board", "close", "shut"]).expect(0);
+    let server = Server::start(&sandbox, &[]);
+    let url = format!("http://{}", server.addr);
+    for at in [&[][..], &["--server", &url]] {
+        let listed = |more: &[&str]| {
+            let told = sandbox.json([&["ls", "--json"], more, at].concat());
+            let names = told.as_array().expect("runs").iter().map(|run| run["pipeline"].clone());
+            names.collect::<Vec<Value>>()
+        };
+        assert_eq!(listed(&[]), ["one"], "{at:?}");
+        assert_eq!(listed(&["--boards"]), ["shut", "open", "one"], "{at:?}");
+        assert_eq!(listed(&["--boards", "-n", "2"]), ["shut", "open"], "{at:?}");
+        assert_eq!(listed(&["--waiting"]), Vec::<Value>::new(), "{at:?}");
+        let people = sandbox.sprag([&["ls", "-n", "1"], at].concat()).expect(0);
+        assert!(people.stdout.starts_with("RUN           PIPELINE  STATUS     CREATED"), "{people:?}");
+        assert!(people.stdout.contains(&run) && people.stdout.lines().count() == 2, "{people:?}");
+        assert!(people.stderr.is_empty(), "there are no more: {people:?}");
+        let more = sandbox.sprag([&["ls", "--boards", "-n", "1"], at].concat()).expect(0);
+        assert!(more.stderr.contains("there are more"), "{more:?}");
+        let none = sandbox.sprag([&["ls", "--status", "failed"], at].concat()).expect(0);
+        assert_eq!(none.stdout, "no such runs\n", "{at:?}");
+    }
+}
+
+#[test]
+fn tasks_are_named_by_their_keys_and_told_in_words() {
+    let sandbox = Sandbox::new();
+    sandbox.sprag(["board", "new", "release"]).expect(0);
+    let add = |args: &[&str]| sandbox.sprag([&["task", "add", "release"], args].concat()).expect(0);
+    add(&["Write the notes", "--key", "notes", "--accept", "short"]);
+    add(&["Publish", "--key", "publish", "--needs", "notes"]);
+    let told = sandbox.sprag(["explain", "release"]).expect(0).stdout;
+    assert!(told.contains("· notes (pending)") && told.contains("waits for  notes (pending)"), "{told}");
+    assert!(
+        told.contains("sprag task claim release\n") && told.contains("`sprag board close release`"),
+        "{told}"
+    );
+    assert!(!told.contains("task-1"), "{told}");
+    let programs = sandbox.json(["explain", "release", "--json"]);
+    assert_eq!(
+        (&programs["steps"][1]["id"], &programs["steps"][1]["key"]),
+        (&"task-1".into(), &"notes".into())
+    );
+    let claimed = sandbox.sprag(["task", "claim", "release", "--as", "ada"]).expect(0);
+    assert!(
+        claimed.stderr.contains("notes of run ") && claimed.stderr.contains("acceptance:\n  - short"),
+        "{claimed:?}"
+    );
+    let token = claimed.stdout.trim().to_owned();
+    let status = sandbox.sprag(["status", "release"]).expect(0).stdout;
+    assert!(status.contains("▶ notes") && status.contains("· publish"), "{status}");
+    sandbox.sprag(["task", "done", &token, "--summary", "all there", "--created", "NOTES.md"]).expect(0);
+    let claimed = sandbox.sprag(["task", "claim", "release", "--as", "ada"]).expect(0).stderr;
+    assert!(claimed.contains("notes is done\n") && claimed.contains("summary: all there"), "{claimed}");
+    assert!(claimed.contains("- NOTES.md") && !claimed.contains('{'), "{claimed}");
+    let logs = sandbox.sprag(["logs", "release", "notes"]).expect(0);
+    assert!(logs.stderr.contains("agents and people do it") && logs.stdout.is_empty(), "{logs:?}");
+}
+
+#[test]
+fn a_step_that_a_rewound_run_does_not_reach_is_not_run() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("fails", "steps:\n  - { id: test, run: exit 3 }\n  - { id: ship, run: echo }\n");
+    let run = sandbox.run(&["fails.yaml"], 100);
+    for again in [&["retry", &run][..], &["rewind", &run, "--to", "test"]] {
+        let told = sandbox.sprag(again).expect(100).stderr;
+        assert!(told.contains("· ship not run"), "{told}");
+        let status = sandbox.sprag(["status", &run]).expect(0).stdout;
+        assert!(status.ends_with("  · ship  not run\n"), "{status}");
+        assert_eq!(sandbox.step(&run, "ship")["not_run"], true);
+    }
 }

@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use sprag_tests::{Project, until};
+use serde_json::Value;
+use sprag_tests::{Answer, Project, until};
 
 const TREE: &str = "environment: {worktree: {}}";
 const UNTIL_GO: &str = "until [ -e $OUT/go ]; do sleep 0.02; done";
@@ -111,6 +112,29 @@ fn e10_a_recorded_state_that_is_gone_is_an_error_that_names_it() {
     assert_eq!(project.sandbox.read("seen"), seen, "nothing ran with the wrong files");
     assert_eq!(project.sandbox.status_word(&run), "completed");
     assert_eq!(project.sandbox.status_word(&failed), "failed");
+}
+
+#[test]
+fn the_same_key_never_forks_a_run_twice() {
+    let project = Project::new();
+    let result = |answer: &Answer| answer.lines::<Value>().pop().expect("a result");
+    let file = three(&project, "echo c >> $OUT/ran");
+    let started =
+        project.sprag(["run", file.to_str().expect("text"), "--idempotency-key", "source", "--json"]);
+    let run = result(&started.expect(0))["run"].as_str().expect("an id").to_owned();
+    let fork = |from: &str| project.sprag(["fork", &run, "--from", from, "--idempotency-key", "k", "--json"]);
+    let first = fork("b").expect(0);
+    let refs = project.refs("refs/sprag");
+    // The fork has ended. A run that a key has started is kept, so that a repeated request finds it.
+    project.sprag(["gc", "--keep", "0s"]).expect(0);
+    let again = fork("b").expect(0);
+    assert_eq!(result(&first), result(&again));
+    assert_eq!(project.sandbox.lines("ran").len(), 2);
+    // Neither a repeated request nor a refused one leaves files that were chosen for a run.
+    let told = fork("a").expect(2);
+    assert!(told.stderr.contains("another step to continue after"), "{}", told.stderr);
+    assert_eq!(project.refs("refs/sprag"), refs);
+    assert_eq!(project.sandbox.lines("ran").len(), 2);
 }
 
 #[test]

@@ -61,6 +61,24 @@ fn a_run_is_drawn_with_its_statuses() {
 }
 
 #[test]
+fn a_picture_has_dark_colours_and_one_tip_for_many_lines() {
+    let sandbox = Sandbox::new();
+    let mut steps: Vec<String> =
+        (1..=7).map(|no| format!("  - {{ id: s{no}, needs: [], run: echo }}\n")).collect();
+    steps.push("  - { id: all, needs: [s1, s2, s3, s4, s5, s6, s7], run: echo }\n".to_owned());
+    sandbox.yaml("seven", &format!("steps:\n{}", steps.concat()));
+    let svg = sandbox.sprag(["graph", "seven.yaml", "--format", "svg"]).expect(0).stdout;
+    assert!(svg.contains("<style>@media (prefers-color-scheme: dark) { .page { fill: #0d1117 }"), "{svg}");
+    for (class, count) in [("page", 1), ("name", 9), ("more", 8), ("step", 8), ("tip", 1)] {
+        assert_eq!(svg.matches(&format!("class=\"{class}\"")).count(), count, "{class}: {svg}");
+    }
+    // The tip is drawn after all lines, which end where it begins.
+    let tip = svg.split("class=\"tip\" d=\"M").nth(1).and_then(|tip| tip.split(' ').next()).expect("a tip");
+    assert_eq!(svg.matches(&format!(" {tip} ")).count(), 7, "{svg}");
+    assert!(svg.rfind("fill=\"none\"") < svg.find("class=\"tip\""), "{svg}");
+}
+
+#[test]
 fn json_has_the_documented_shape() {
     let sandbox = sandbox();
     let file = sandbox.json(["graph", "diamond.yaml", "--json"]);

@@ -13,6 +13,12 @@ const SOON_FREED: Duration = Duration::from_secs(45);
 /// A step that begins, and ends when a file is there.
 const HOLDS: &str = "run: 'echo begun >> ran; until [ -e go ]; do sleep 0.02; done; echo ended >> ran'";
 
+/// Lets steps end, but only after those of a dead process are gone: their supervisor needs a moment for that.
+fn lets_go(sandbox: &Sandbox, dead_run: &str) {
+    until("no process of the dead run is left", || sandbox.processes_of(dead_run).is_empty());
+    sandbox.write("go", "");
+}
+
 /// Starts a run and waits until its step has started. Returns its process and its id.
 fn begun(sandbox: &Sandbox, file: &str) -> (Started, String) {
     let before = sandbox.lines("ran").len();
@@ -158,7 +164,7 @@ fn e14_d2_a_dead_run_gives_way_to_the_newer_one_that_cancels_it() {
     );
     let (dead, run) = begun(&sandbox, "holds.yaml");
     dead.kill();
-    sandbox.write("go", "");
+    lets_go(&sandbox, &run);
     sandbox.start(["run", "holds.yaml"]).finish_within(SOON_FREED).expect(0);
     assert_eq!(sandbox.status_word(&run), "cancelled");
     assert_eq!(sandbox.lines("ran"), ["begun", "clean", "begun", "ended", "clean"]);
@@ -174,7 +180,7 @@ fn e14_d2_a_dead_run_that_was_not_cancelled_keeps_its_place_and_is_named() {
     let waiting = sandbox.start(["run", "holds.yaml"]);
     let words = format!("held by {run}, whose process is gone: sprag resume {run}, or sprag cancel {run}");
     until("it says what it waits for", || waiting.stderr().contains(&words));
-    sandbox.write("go", "");
+    lets_go(&sandbox, &run);
     sandbox.sprag(["resume", &run]).expect(0);
     waiting.finish_within(SOON_FREED).expect(0);
 }
@@ -205,7 +211,7 @@ fn e02_d3_a_worker_until_idle_takes_over_runs_of_dead_processes() {
         let _ = std::fs::remove_file(sandbox.path("ran"));
         let (dead, run) = begun(&sandbox, "holds.yaml");
         dead.kill();
-        sandbox.write("go", "");
+        lets_go(&sandbox, &run);
         sandbox.start(["worker", "--until-idle"]).finish_within(SOON_FREED).expect(0);
         assert_eq!(sandbox.status_word(&run), "completed", "round {round}");
         assert_eq!(sandbox.lines("ran"), ["begun", "begun", "ended", "two"]);

@@ -2,8 +2,13 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use sprag_tests::{Project, Signal, Started, git, until};
+use serde_json::json;
+use sprag_tests::{Project, Server, Signal, Started, git, until};
+
+/// A process that was told to stop, and has nothing to finish, ends within this time on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const TREE: &str = "environment: {worktree: {}}";
 
@@ -199,4 +204,76 @@ fn land_example_as_the_readme_shows_it() {
     assert_eq!(git(&scratch, ["log", "--format=%s", "main"]).lines().count(), 4);
     assert_eq!(git(&scratch, ["status", "--porcelain"]), "?? land.yaml");
     assert_eq!(git(&scratch, ["for-each-ref", "--format=%(refname)", "refs/heads"]), "refs/heads/main");
+}
+
+/// A landing may wait long for its turn. A worker that is told to stop returns it, so that another one lands it: the same
+/// attempt, which has not failed.
+#[test]
+fn e19_a_worker_that_stops_returns_a_landing_that_waits_its_turn() {
+    let project = Project::new();
+    let sandbox = &project.sandbox;
+    let verify = format!("echo $SPRAG_RUN_ID >> $OUT/verified; {UNTIL_GO}");
+    let file = lands(&project, "lands", &format!("{{into: main, verify: '{verify}'}}"));
+    let far = project.pipeline(
+        "far",
+        TREE,
+        "  - {id: work, queue: far, run: 'echo far > far.txt'}\n  \
+           - {id: land, queue: far, needs: [work], land: {into: main}}",
+    );
+    let holder = start(&project, &file);
+    until("a landing has its turn", || sandbox.lines("verified").len() == 1);
+    let detach = |file: &PathBuf| {
+        let told =
+            project.sprag([OsStr::new("run"), file.as_os_str(), "--detach".as_ref(), "--json".as_ref()]);
+        told.expect(0).json()["run"].as_str().expect("an id").to_owned()
+    };
+    // The worker that does it is the n-th.
+    let waits = |run: &str, nth: usize| {
+        let log = ["logs", run, "land"];
+        until("the landing waits", || {
+            project.sprag(log).stdout.matches("which lands on main").count() == nth
+        });
+    };
+    // A process that is told to stop ends while the other landing still has its turn, and the step is free again.
+    let stops = |process: &mut Started, run: &str| {
+        process.signal(Signal::TERM);
+        assert!(process.ends_within(PATIENCE), "it waits for its turn: {}", process.stderr());
+        let land = sandbox.step(run, "land");
+        assert_eq!((&land["waiting_for"], &land["attempt"]), (&json!("worker"), &json!(1)), "{land}");
+    };
+    let run = detach(&file);
+    let mut worker = project.start(["worker"]);
+    waits(&run, 1);
+    stops(&mut worker, &run);
+    let mut serving = project.start(["serve", "--listen", "127.0.0.1:0"]);
+    waits(&run, 2);
+    stops(&mut serving, &run);
+    // A worker without a database does the same, and the log of the attempt starts again.
+    let server = Server::start(sandbox, &["--no-worker"]);
+    let away = || {
+        let url = format!("http://{}", server.addr);
+        let mut command = project.command_in(&project.repo(), ["worker", "--server", &url, "--queue", "far"]);
+        command.env("SPRAG_DATA", sandbox.path("elsewhere")).env("SPRAG_TOKEN", &server.token);
+        sandbox.start_command(command)
+    };
+    let far_run = detach(&far);
+    let mut remote = away();
+    waits(&far_run, 1);
+    stops(&mut remote, &far_run);
+    assert_eq!(project.sprag(["logs", &far_run, "land"]).stdout, "");
+    assert_eq!(sandbox.lines("verified").len(), 1);
+
+    sandbox.write("go", "");
+    holder.finish().expect(0);
+    let _remote = away();
+    project.sprag(["worker", "--until-idle"]).expect(0);
+    for run in [&run, &far_run] {
+        sandbox.ends_as(run, "completed");
+        assert_eq!(sandbox.step(run, "land")["attempt"], 1);
+        let log = project.sprag(["logs", run, "land"]).stdout;
+        assert!(log.lines().any(|line| line.contains("landed ")), "{log}");
+        sandbox.check(run);
+    }
+    assert_eq!(project.git(["log", "--format=%s", "main"]).lines().count(), 4);
+    assert_eq!(project.read("far.txt"), "far\n");
 }

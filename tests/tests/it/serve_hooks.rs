@@ -87,7 +87,7 @@ impl Listener {
 }
 
 /// Returns the HMAC-SHA256 as another program computes it.
-fn hmac(secret: &str, text: &str) -> String {
+pub(crate) fn hmac(secret: &str, text: &str) -> String {
     let mut command = std::process::Command::new("openssl");
     command.args(["dgst", "-sha256", "-hmac", secret]);
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());

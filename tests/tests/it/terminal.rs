@@ -85,6 +85,29 @@ fn a_run_that_waits_draws_one_live_line_with_the_reason() {
 }
 
 #[test]
+fn a_narrower_terminal_gets_a_shorter_line_and_keeps_no_rest_of_the_old_one() {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("fails", &[("flaky", "retry: { attempts: 2, delay: 10m }\nrun: exit 3")]);
+    let mut terminal = sandbox.on_terminal(1, ["run", "fails.yaml"]);
+    terminal.shows("left: flaky: its backoff before");
+    terminal.resize(40);
+    // The old line takes two rows by now: both are removed.
+    terminal.shows("\r\u{1b}[1A\u{1b}[J");
+    terminal.types("\u{3}");
+    terminal.shows("Cancelling.");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 130, "{shown}");
+    let later = shown.rsplit("\u{1b}[1A\u{1b}[J").next().expect("a rest");
+    let plain = later.replace("\u{1b}[2m", "").replace("\u{1b}[0m", "");
+    let drawn = plain.split(['\n', '\r']).filter(|line| line.contains("waiting for "));
+    let long: Vec<&str> = drawn
+        .map(|line| line.trim_start_matches("\u{1b}[2K"))
+        .filter(|line| line.chars().count() >= 40)
+        .collect();
+    assert!(long.is_empty(), "{long:?}");
+}
+
+#[test]
 fn steps_keep_their_colours_and_nothing_else_steers_the_terminal() {
     let sandbox = Sandbox::new();
     let printed = r"printf '\033[32mgreen\033[0m \033]0;title\007\033[2Jx\n10%%\r50%%\r100%%\n'";

@@ -34,6 +34,8 @@ type Result<T> = std::result::Result<T, Error>;
 
 /// The longest text that a board, a task or a note may hold, in bytes.
 pub const LONGEST_TEXT: usize = 64 * 1024;
+/// The start of the name of a board's own queue.
+pub(crate) const OWN_QUEUE: &str = "board/";
 /// The longest name.
 const LONGEST_NAME: usize = 64;
 /// The most open boards whose names are compared with one that does not exist.
@@ -164,7 +166,7 @@ pub async fn create(app: &App, spec: &BoardSpec) -> Result<BoardView> {
     // A queue of this board alone: another board may get the same name before this one's last task is done.
     let queue = match &spec.queue {
         Some(queue) => check_queue(queue)?,
-        None => format!("board/{}/{id}", spec.name),
+        None => format!("{OWN_QUEUE}{}/{id}", spec.name),
     };
     let mut run = NewRun::new(id, Arc::new(board_plan(&spec.name, &queue, attempts, delay_ms)));
     run.open = true;

@@ -1,7 +1,7 @@
 //! The outcome of a board: its results in one report, and the notes that its agents left.
 
 use serde::{Deserialize, Serialize};
-use sprag_store::{BoardRow, NoteRow};
+use sprag_store::{BoardRow, NoteRow, REVIEW_TAG};
 
 use super::refusals::{invalid, refused};
 use super::{BoardView, Result, TaskView, check_name, check_text, rfc3339, tasks, view};
@@ -92,7 +92,9 @@ pub fn notes(
     after: i64,
     limit: usize,
 ) -> Result<Vec<NoteView>> {
-    Ok(app.store.queries().notes(board.run, tag, after, limit)?.iter().map(told).collect())
+    let found = app.store.queries().notes(board.run, tag, after, limit)?;
+    // Comments on changes are stored among the notes.
+    Ok(found.iter().filter(|note| *note.tag != *REVIEW_TAG).map(told).collect())
 }
 
 fn told(note: &NoteRow) -> NoteView {

@@ -258,6 +258,8 @@ pub(crate) async fn finish_effects(app: &App) -> sprag_store::Result<()> {
 async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>) {
     const EVERY: Duration = Duration::from_secs(30);
     while !*stop.borrow() {
+        // The file may have changed.
+        let _ = tokio::task::spawn_blocking(crate::agents::read_agents).await;
         if let Err(error) = environments.sweep().await {
             tracing::warn!(%error, "cleaning up environments failed");
         }

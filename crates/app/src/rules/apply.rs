@@ -51,7 +51,7 @@ impl RuleOutcome {
 
 /// Returns the first tick of a rule from now on, and the cursor before it.
 pub(super) fn first_tick(name: &str, trigger: &Trigger, now_ms: i64) -> (Option<NextTick>, i64) {
-    let TriggerSource::Schedule(schedule) = &trigger.source;
+    let TriggerSource::Schedule(schedule) = &trigger.source else { return (None, now_ms) };
     let next = schedule
         .next_after(now_ms)
         .map(|tick| NextTick { due_ms: schedule.fires_ms(name, &tick), key: tick.key.as_str().into() });

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sprag_lifecycle::{Concurrency, OnConflict};
 use sprag_pipeline::{Diagnostics, OverlapPolicy, Tick};
-use sprag_store::{Overlap, TriggerDecision, TriggeredRun, plan_hash};
+use sprag_store::{Overlap, Rate, TriggerDecision, TriggeredRun, Window, plan_hash};
 
 use super::LoadedRule;
+use super::incoming::bounded;
 use crate::App;
 use crate::agents::name_accounts;
 use crate::labels::RunLabels;
@@ -91,6 +92,17 @@ impl App {
         chain.push(rule.row.name.to_string());
         let start = self.new_run(plan, &inputs).in_folder(rule.project.clone()).labelled(labels);
         let new = start.triggered_by(&rule.row.name, &chain).map_err(|error| error.to_string())?;
-        Ok(Some(TriggeredRun { new, plan_hash: hash, overlap, window: None, rate: None }))
+        let window = match &rule.trigger.debounce {
+            Some(debounce) => {
+                let key = debounce.key.as_deref().unwrap_or_default();
+                let key = rule.trigger.text(key, names).map_err(|why| format!("`debounce`: {why}"))?;
+                let (for_ms, at_most_ms) = (debounce.for_ms, debounce.at_most_ms);
+                Some(Window { key: bounded(key).into(), for_ms, at_most_ms })
+            }
+            None => None,
+        };
+        let rate = rule.trigger.rate;
+        let rate = rate.map(|rate| Rate { limit: rate.limit, per_ms: rate.per_ms, hold: rate.hold });
+        Ok(Some(TriggeredRun { new, plan_hash: hash, overlap, window, rate }))
     }
 }

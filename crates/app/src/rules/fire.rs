@@ -1,13 +1,13 @@
 //! Firing: the due ticks of schedules, and the enforcements that wait for a decision.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use sprag_pipeline::{MissedRuns, Tick};
 use sprag_store::{
-    Clock, FireTick, Fired, Id, NewDelivery, NextTick, Result, RuleRow, RuleSeen, Settled, System,
+    Clock, FireTick, Fired, NewDelivery, NextTick, Result, RuleRow, RuleSeen, Settled, System,
     TriggerDecision,
 };
 
@@ -31,8 +31,6 @@ const SETTLING_MS: i64 = 60_000;
 /// Fires rules. Any number of processes may do so at once: the store decides each tick once.
 pub struct RuleKeeper {
     app: App,
-    /// Parsed rules, by number and generation.
-    loaded: Mutex<BTreeMap<(Id, u32), Arc<LoadedRule>>>,
     clocks: Mutex<Clocks>,
 }
 
@@ -73,7 +71,7 @@ struct DueTicks {
 impl RuleKeeper {
     /// Returns a keeper of the rules of a store.
     pub fn new(app: &App) -> RuleKeeper {
-        RuleKeeper { app: app.clone(), loaded: Mutex::default(), clocks: Mutex::default() }
+        RuleKeeper { app: app.clone(), clocks: Mutex::default() }
     }
 
     /// Fires all due ticks and decides all enforcements that wait. Returns the number of runs that started.
@@ -115,17 +113,8 @@ impl RuleKeeper {
     /// Returns a rule with its parsed definition. A definition that cannot be used breaks the rule.
     async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
         let key = (row.id, row.generation);
-        let known = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(known) = known {
-            return Ok(Some(known.with_row(row)));
-        }
-        match LoadedRule::load(row) {
-            Ok(rule) => {
-                let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-                loaded.retain(|(id, _), _| *id != key.0);
-                loaded.insert(key, Arc::new(rule.with_row(rule.row.clone())));
-                Ok(Some(rule))
-            }
+        match self.app.loaded_rule(row) {
+            Ok(rule) => Ok(Some(rule)),
             Err(why) => {
                 tracing::warn!(rule = key.0, %why, "a rule is broken");
                 let _ = self.app.store.executor().rule_broke(key.0, key.1, why).await?;
@@ -156,7 +145,7 @@ impl RuleKeeper {
 
     /// Returns the next commit of a rule with a due tick, by its policy about missed ones.
     fn due_tick(&self, rule: &LoadedRule, wall_ms: i64) -> Option<FireTick> {
-        let (schedule, name) = (rule.schedule(), &*rule.row.name);
+        let (schedule, name) = (rule.schedule()?, &*rule.row.name);
         let seen = RuleSeen::of(&rule.row);
         let next_after = |cursor: i64| {
             schedule.next_after(cursor).map(|tick| NextTick {
@@ -224,7 +213,12 @@ impl RuleKeeper {
         let mut started = 0;
         for (row, rule, event) in self.app.store.queries().enforcements_due(now_ms, BATCH)? {
             let generation = rule.generation;
-            let Some(loaded) = self.load(rule).await? else { continue };
+            let Some(loaded) = self.load(rule).await? else {
+                // The rule is broken now. A decision that waited for it to be mended would be made again and again.
+                let skip = TriggerDecision::Skip("the rule is broken".into());
+                let _ = self.app.store.executor().decide(row.id, generation, skip).await?;
+                continue;
+            };
             let names: Value = serde_json::from_str(&event.body).unwrap_or_default();
             let chain: Vec<String> = serde_json::from_str(&event.chain).unwrap_or_default();
             let decision: TriggerDecision = self.app.decide(&loaded, &names, &chain);
@@ -246,7 +240,7 @@ impl RuleKeeper {
                 continue;
             }
             let Some(rule) = self.load(row).await? else { continue };
-            let schedule = rule.schedule();
+            let Some(schedule) = rule.schedule() else { continue };
             let Some(tick) = schedule.next_after(wall_ms) else { continue };
             let due_ms = schedule.fires_ms(&rule.row.name, &tick);
             let next = NextTick { due_ms, key: tick.key.as_str().into() };
@@ -258,7 +252,7 @@ impl RuleKeeper {
 
 /// Returns the ticks after the rule's cursor that are due; none if no tick is.
 fn due_ticks(rule: &LoadedRule, wall_ms: i64) -> Option<DueTicks> {
-    let (schedule, name) = (rule.schedule(), &*rule.row.name);
+    let (schedule, name) = (rule.schedule()?, &*rule.row.name);
     let is_due = |tick: &Tick| schedule.fires_ms(name, tick) <= wall_ms;
     let first = schedule.next_after(rule.row.cursor).filter(is_due)?;
     let mut due = DueTicks { latest: VecDeque::from([first.clone()]), first, count: 1 };

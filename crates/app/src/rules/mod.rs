@@ -1,26 +1,33 @@
 //! Rules: the triggers of pipeline files, applied to a store.
 //!
 //! ```text
-//!   apply.rs   records the rules of a file
-//!   decide.rs  what an event means for a rule: the same code for firing and for `rule test`
-//!   fire.rs    due ticks and waiting enforcements; the executor calls it
-//!   person.rs  pause, resume, fire by hand, test, backfill
-//!   view.rs    rules and decisions as people and programs see them
+//!   apply.rs      records the rules of a file
+//!   incoming.rs   requests from outside
+//!   signature.rs  the signatures of requests
+//!   refused.rs    the count of requests that were refused
+//!   decide.rs     what an event means for a rule: the same code for firing and for `rule test`
+//!   fire.rs       due ticks and waiting enforcements; the executor calls it
+//!   person.rs     pause, resume, fire by hand, test, backfill
+//!   view.rs       rules and decisions as people and programs see them
 //! ```
 
 mod apply;
 mod decide;
 mod fire;
+mod incoming;
 mod person;
+mod refused;
+mod signature;
 mod view;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RuleStatus;
 use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource};
-use sprag_store::{Row, RuleRow};
+use sprag_store::{Id, Row, RuleRow};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -29,8 +36,10 @@ use crate::text::nearest;
 pub use apply::{AppliedRule, RuleOutcome};
 pub use decide::Verdict;
 pub use fire::RuleKeeper;
+pub use incoming::{Endpoint, GivenEvent, NotTaken, SignedRequest, Taken};
 pub use person::{Backfilled, TestedTick};
-pub use view::{DecisionView, RuleView, TickView};
+pub use refused::RefusedRequests;
+pub use view::{DecisionView, DeliveryView, EventView, RuleView, TestView, TickView};
 
 /// A rule's definition, as its row stores it: everything that its runs need, so that no file is read when it fires.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -54,6 +63,9 @@ pub(crate) struct LoadedRule {
     file: String,
     project: PathBuf,
 }
+
+/// Parsed rules, by number and generation.
+pub(crate) type ParsedRules = Arc<Mutex<BTreeMap<(Id, u32), Arc<LoadedRule>>>>;
 
 impl LoadedRule {
     /// Parses the definition of a rule. The reason names what this program cannot use in it.
@@ -83,9 +95,15 @@ impl LoadedRule {
         }
     }
 
-    fn schedule(&self) -> &Schedule {
-        let TriggerSource::Schedule(schedule) = &self.trigger.source;
-        schedule
+    /// Returns the path of its webhook at a server; none if it has none.
+    fn url(&self) -> Option<String> {
+        matches!(self.trigger.source, TriggerSource::Webhook(_)).then(|| format!("/in/{}", self.row.name))
+    }
+
+    /// Returns the schedule; none if other events start its runs.
+    fn schedule(&self) -> Option<&Schedule> {
+        let TriggerSource::Schedule(schedule) = &self.trigger.source else { return None };
+        Some(schedule)
     }
 }
 
@@ -118,6 +136,21 @@ impl App {
                 })
             }
         }
+    }
+
+    /// Returns a rule with its parsed definition, which is parsed once for each generation. The reason names what this
+    /// program cannot use in it.
+    pub(crate) fn loaded_rule(&self, row: RuleRow) -> Result<LoadedRule, String> {
+        let key = (row.id, row.generation);
+        let known = self.parsed_rules.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(known.with_row(row));
+        }
+        let rule = LoadedRule::load(row)?;
+        let mut parsed = self.parsed_rules.lock().unwrap_or_else(PoisonError::into_inner);
+        parsed.retain(|(id, _), _| *id != key.0);
+        parsed.insert(key, Arc::new(rule.with_row(rule.row.clone())));
+        Ok(rule)
     }
 
     /// Returns a rule with its parsed definition.

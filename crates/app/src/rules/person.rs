@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{RuleEvent, RuleStatus};
-use sprag_pipeline::Tick;
+use sprag_pipeline::{Schedule, Tick};
 use sprag_store::{DeliveryRow, EnforcementRow, Id, NewDelivery, Receipt, Row, RuleChange, RuleRow};
 
 use super::apply::first_tick;
 use super::decide::tick_names;
-use super::{LoadedRule, RuleKeeper, Verdict};
+use super::{GivenEvent, LoadedRule, RuleKeeper, Verdict};
 use crate::App;
 use crate::error::{Error, ErrorKind};
 
@@ -81,12 +81,20 @@ impl App {
         self.find_rule(&rule.name)
     }
 
-    /// Fires a rule by hand, for the present moment. Moves neither its next tick nor its cursor.
-    pub async fn fire_rule(&self, name: &str) -> Result<(DeliveryRow, EnforcementRow), Error> {
+    /// Fires a rule by hand: a schedule for the present moment, any other rule with an event that the caller gives.
+    /// Moves neither its next tick nor its cursor.
+    pub async fn fire_rule(
+        &self,
+        name: &str,
+        event: Option<&GivenEvent>,
+    ) -> Result<(DeliveryRow, EnforcementRow), Error> {
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
         let id = self.new_id();
-        let names = tick_names(&self.moment(&rule)?);
+        let names = match event {
+            Some(event) => event.names_for(&rule, &id.to_string())?,
+            None => tick_names(&self.moment(&rule)?),
+        };
         let receipt = self.receive(&rule, id, &format!("manual {id}"), "manual", &names).await?;
         self.decided(receipt.event).await
     }
@@ -94,7 +102,7 @@ impl App {
     /// Returns a tick for the present moment, in the rule's zone.
     fn moment(&self, rule: &LoadedRule) -> Result<Tick, Error> {
         let now_ms = self.now().wall_ms;
-        rule.schedule()
+        require_schedule(rule)?
             .at(now_ms)
             .ok_or_else(|| Error::failed("the present time is not in any calendar of this program"))
     }
@@ -131,12 +139,21 @@ impl App {
     /// Returns the decision that a rule's tick would get: the next one, or the one of this moment. Writes nothing.
     pub fn test_rule(&self, name: &str, at_ms: Option<i64>) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
+        let schedule = require_schedule(&rule)?;
         let tick = match at_ms {
-            Some(at_ms) => rule.schedule().at(at_ms),
-            None => rule.schedule().next_after(self.now().wall_ms),
+            Some(at_ms) => schedule.at(at_ms),
+            None => schedule.next_after(self.now().wall_ms),
         };
         let tick = tick.ok_or_else(|| Error::invalid(format!("rule {} has no such tick", rule.row.name)))?;
         let event = tick_names(&tick);
+        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
+        Ok(TestedTick { event, verdict })
+    }
+
+    /// Returns the decision that an event would get which the caller gives. Writes nothing.
+    pub fn test_given(&self, name: &str, event: &GivenEvent) -> Result<TestedTick, Error> {
+        let rule = self.load_rule(name)?;
+        let event = event.names_for(&rule, "test")?;
         let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
         Ok(TestedTick { event, verdict })
     }
@@ -155,9 +172,10 @@ impl App {
     pub async fn backfill_rule(&self, name: &str, from_ms: i64, to_ms: i64) -> Result<Backfilled, Error> {
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
+        let schedule = require_schedule(&rule)?;
         let mut ticks = Vec::new();
         let mut after_ms = from_ms - 1;
-        while let Some(tick) = rule.schedule().next_after(after_ms).filter(|tick| tick.nominal_ms <= to_ms) {
+        while let Some(tick) = schedule.next_after(after_ms).filter(|tick| tick.nominal_ms <= to_ms) {
             after_ms = tick.nominal_ms;
             ticks.push(tick);
             if ticks.len() > MOST_BACKFILLED {
@@ -230,6 +248,13 @@ impl App {
     pub async fn tick_rules(&self) -> Result<usize, Error> {
         Ok(RuleKeeper::new(self).fire_due().await?)
     }
+}
+
+fn require_schedule(rule: &LoadedRule) -> Result<&Schedule, Error> {
+    rule.schedule().ok_or_else(|| {
+        Error::invalid(format!("rule {} has no schedule", rule.row.name))
+            .next("give the event that it waits for")
+    })
 }
 
 fn require_active(rule: &RuleRow) -> Result<(), Error> {

@@ -1,15 +1,19 @@
 //! Rules and decisions as people and programs see them.
 
 use serde::Serialize;
-use sprag_pipeline::TriggerSource;
-use sprag_store::{DeliveryRow, EnforcementRow, Row, RuleRow};
+use serde_json::Value;
+use sprag_store::{DeliveryRow, EnforcementRow, Id, Row, RuleRow};
 
-use super::LoadedRule;
+use super::{LoadedRule, RefusedRequests, TestedTick, Verdict};
 use crate::App;
 use crate::error::Error;
 
+/// The number of decisions that the view of one rule has.
+const SHOWN_DECISIONS: usize = 5;
+
 /// A rule, its next ticks and its last decisions.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RuleView {
     /// The full name.
     pub name: String,
@@ -17,12 +21,16 @@ pub struct RuleView {
     pub status: &'static str,
     /// The reason why it is paused or broken.
     pub reason: Option<String>,
-    /// The kind of its source: `schedule`; absent if its definition cannot be read.
+    /// The kind of its source: `schedule` or `webhook`; absent if its definition cannot be read.
     pub kind: Option<&'static str>,
     /// The file that it was applied from.
     pub file: Option<String>,
     /// The folder in which its runs work.
     pub project: Option<String>,
+    /// The path of its webhook at a server; absent if it has none.
+    pub url: Option<String>,
+    /// Requests for its webhook that servers of this machine refused.
+    pub refused: Option<RefusedRequests>,
     /// The next ticks; none while it is not active.
     pub next: Vec<TickView>,
     /// The last decisions, newest first.
@@ -39,6 +47,7 @@ pub struct RuleView {
 
 /// A tick that is to come.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TickView {
     /// The nominal time, in the schedule's zone.
     pub time: String,
@@ -50,6 +59,7 @@ pub struct TickView {
 
 /// A decision about an event.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DecisionView {
     /// The event's number.
     pub event: String,
@@ -65,6 +75,103 @@ pub struct DecisionView {
     pub run: Option<String>,
     /// The time of the decision's creation (milliseconds since 1970).
     pub at_ms: i64,
+}
+
+/// An event that reached a rule, with its last decision.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeliveryView {
+    /// The full name of the rule.
+    pub rule: String,
+    /// The event's last decision.
+    #[serde(flatten)]
+    pub decision: DecisionView,
+}
+
+/// An event that reached a rule, with its content and all its decisions.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EventView {
+    /// The event's number.
+    pub id: String,
+    /// The full name of the rule.
+    pub rule: String,
+    /// The kind of the event.
+    pub kind: String,
+    /// The key of the event: another event with this key is the same one.
+    pub key: String,
+    /// The time at which it was stored (milliseconds since 1970).
+    pub received_ms: i64,
+    /// The event, as conditions and inputs see it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub event: Value,
+    /// The decisions, the last one first.
+    pub decisions: Vec<DecisionView>,
+}
+
+/// The decision that an event would get.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TestView {
+    /// The event, as conditions and inputs see it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub event: Value,
+    /// `start`, `skip` or `fail`.
+    pub decision: &'static str,
+    /// The inputs of the run that would start.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub inputs: Option<Value>,
+    /// The reason why none would.
+    pub reason: Option<String>,
+}
+
+impl TestView {
+    /// Returns the view of a tested event.
+    pub fn of(tested: &TestedTick) -> TestView {
+        let (decision, inputs, reason) = match &tested.verdict {
+            Verdict::Start(inputs) => ("start", Some(inputs.clone()), None),
+            Verdict::Skip(why) => ("skip", None, Some(why.clone())),
+            Verdict::Fail(why) => ("fail", None, Some(why.clone())),
+        };
+        TestView { event: tested.event.clone(), decision, inputs, reason }
+    }
+}
+
+impl App {
+    /// Returns the views of all rules with the next tick and the last decision of each; retired ones only with `all`.
+    pub fn rule_views(&self, all: bool) -> Result<Vec<RuleView>, Error> {
+        self.rules(all)?.iter().map(|row| RuleView::of(self, row, 1, 1)).collect()
+    }
+
+    /// Returns the view of a rule with its next ticks and its last decisions.
+    pub fn rule_view(&self, name: &str, ticks: usize) -> Result<RuleView, Error> {
+        RuleView::of(self, &self.find_rule(name)?, ticks, SHOWN_DECISIONS)
+    }
+
+    /// Returns the last events of one rule or all, newest first.
+    pub fn delivery_views(&self, rule: Option<&str>, limit: usize) -> Result<Vec<DeliveryView>, Error> {
+        let mut views = Vec::new();
+        for (event, decision) in self.rule_events(rule, limit)? {
+            let Some(decision) = decision else { continue };
+            let rule = self.rule_name(event.rule)?.to_string();
+            views.push(DeliveryView { rule, decision: DecisionView::of(&decision, &event) });
+        }
+        Ok(views)
+    }
+
+    /// Returns an event with its content and all its decisions.
+    pub fn delivery_view(&self, event: Id) -> Result<EventView, Error> {
+        let (event, decisions) = self.rule_event(event)?;
+        Ok(EventView {
+            id: event.id.to_string(),
+            rule: self.rule_name(event.rule)?.to_string(),
+            kind: event.kind.to_string(),
+            key: event.key.to_string(),
+            received_ms: event.received_ms,
+            event: serde_json::from_str(&event.body).unwrap_or_default(),
+            decisions: decisions.iter().map(|row| DecisionView::of(row, &event)).collect(),
+        })
+    }
 }
 
 impl DecisionView {
@@ -88,8 +195,9 @@ impl RuleView {
         let loaded = LoadedRule::load(row.clone());
         let is_active = row.status() == sprag_lifecycle::RuleStatus::Active;
         let mut next = Vec::new();
-        if let (Ok(rule), true) = (&loaded, is_active) {
-            let TriggerSource::Schedule(schedule) = &rule.trigger.source;
+        if let (Ok(rule), true) = (&loaded, is_active)
+            && let Some(schedule) = rule.schedule()
+        {
             let mut after_ms = row.cursor.max(app.now().wall_ms.min(row.next_ms.unwrap_or(i64::MAX)) - 1);
             while next.len() < ticks {
                 let Some(tick) = schedule.next_after(after_ms) else { break };
@@ -110,6 +218,8 @@ impl RuleView {
             kind: loaded.as_ref().map(|rule| rule.trigger.source.kind()),
             file: loaded.as_ref().map(|rule| rule.file.clone()),
             project: loaded.as_ref().map(|rule| rule.project.display().to_string()),
+            refused: app.refused_requests(&row.name),
+            url: loaded.as_ref().and_then(LoadedRule::url),
             next,
             decisions: decisions.iter().map(|(row, event)| DecisionView::of(row, event)).collect(),
             run: row.run.map(|run| run.to_string()),
@@ -131,9 +241,16 @@ impl RuleView {
         }
         let next = match self.next.first() {
             Some(tick) => format!("its next tick is {} ({})", tick.time, tick.zone),
+            None if self.url.is_some() => match &self.refused {
+                Some(refused) if self.decisions.first().is_none_or(|last| last.at_ms < refused.last_ms) => {
+                    let RefusedRequests { count, reason, .. } = refused;
+                    format!("it waits for a request; {count} refused so far, the last because {reason}")
+                }
+                _ => "it waits for a request".to_owned(),
+            },
             None => "it has no further tick".to_owned(),
         };
-        if !is_watched && !self.next.is_empty() {
+        if !is_watched && (!self.next.is_empty() || self.url.is_some()) {
             return format!("{next}, and no process watches");
         }
         next

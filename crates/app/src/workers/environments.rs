@@ -45,6 +45,11 @@ impl RemoteWorker {
                 let taken = Records::take_from_dead(&app.store, lease, worker, host, path).await;
                 wire::Told::Taken(taken.map_err(Error::failed)?)
             }
+            wire::Ask::Permission { asked } => wire::Told::Permission(store.ask_permission(asked).await??),
+            wire::Ask::WithdrawPermission {} => {
+                store.withdraw_permission().await??;
+                wire::Told::Noted(true)
+            }
             wire::Ask::LastFinished { run } => {
                 let run = store.run_in_full(run).await??;
                 wire::Told::Steps(run.map(|run| last_finished(&run)).unwrap_or_default())

@@ -77,6 +77,18 @@ fn append(
     Ok(wire::LogSize { size })
 }
 
+/// Deletes the log of an execution that its worker holds. The release that follows refuses any other worker.
+pub(super) fn forget_log(app: &App, worker: Id, lease: Lease) -> Result<(), Error> {
+    let Ok(name) = app.store.queries().log_of(worker, lease)? else { return Ok(()) };
+    let path = app.files().log(lease.execution, &name);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::failed(format!("{}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Records that a worker's host has the rest of a log, or that all of it is here.
 fn note_rest(
     app: &App,

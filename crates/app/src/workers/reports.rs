@@ -3,6 +3,7 @@
 use sprag_store::Lease;
 use sprag_worker::wire;
 
+use super::logs::forget_log;
 use super::{RemoteWorker, checked, given, refused};
 use crate::error::{Error, ErrorKind};
 
@@ -27,8 +28,11 @@ impl RemoteWorker {
         Ok(wire::Finished { before: heard.before, next })
     }
 
-    /// Returns an unfinished execution to its queue.
+    /// Returns an unfinished execution to its queue, and deletes its log: the next worker writes the log of the same
+    /// attempt from the start.
     pub async fn release(&self, lease: Lease) -> Result<wire::Done, Error> {
+        let worker = self.id;
+        self.app.blocking(move |app| forget_log(app, worker, lease)).await?;
         self.give_up(lease, false).await
     }
 

@@ -35,6 +35,11 @@ pub(super) fn print(context: &Context, told: &Value, options: Options) -> Result
         line(&told.to_string());
         return Ok(());
     }
+    if told["files"].as_array().is_none_or(Vec::is_empty) && told["patch"].as_str().is_none_or(str::is_empty)
+    {
+        eprintln!("no changes: run {}", plain(told["run"].as_str().unwrap_or_default()));
+        return Ok(());
+    }
     let text = if options.stat {
         stat(context.style, told, width())
     } else {

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sprag_app::{Events, JournalEntry, Names};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain};
+use crate::show::{line, local, plain, time_in};
 
 pub(crate) async fn events(
     context: &Context,
@@ -54,22 +54,26 @@ pub(crate) async fn events(
 }
 
 fn show(context: &Context, names: &mut Names, entry: &JournalEntry) -> Result<(), Failure> {
-    let told = names.view(entry)?;
+    print(context, &json!(names.view(entry)?));
+    Ok(())
+}
+
+/// Prints an entry of the journal, from the value that programs see.
+pub(super) fn print(context: &Context, entry: &Value) {
     if context.json {
-        line(&json!(told).to_string());
-        return Ok(());
+        line(&entry.to_string());
+        return;
     }
     let style = context.style;
-    let notes = [&told.path, &told.reason].map(|note| note.as_deref().map(plain).unwrap_or_default());
-    let about = format!("{} {}", told.id, notes.join(" "));
+    let word = |key: &str| plain(entry[key].as_str().unwrap_or_default());
+    let about = [word("id"), word("path"), word("reason")].join(" ");
     line(&format!(
         "{:>6} {}  {:<21} {} → {}  {}",
-        entry.seq,
-        style.dim(&local(entry.at_ms)),
-        entry.event,
-        entry.from.unwrap_or("·"),
-        style.status(entry.to, 0),
+        entry["seq"].as_u64().unwrap_or_default(),
+        style.dim(&time_in(entry, "at").map(local).unwrap_or_default()),
+        word("event"),
+        entry["from"].as_str().map_or_else(|| "·".to_owned(), plain),
+        style.status(&word("to"), 0),
         style.dim(about.trim_end()),
     ));
-    Ok(())
 }

@@ -1,10 +1,11 @@
 //! `sprag explain`: for each unsettled step, what it waits for, since when, until when, and which worker has it.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use sprag_app::FailedStep;
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{hanging, line, local, plain, shown_status, span};
+use crate::show::{Style, hanging, line, local, plain, shown_status_word, span, time_in};
 
 pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
@@ -13,72 +14,98 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
         (Err(_), Some(name)) if app.find_rule(name).is_ok() => return super::rule::explain(context, name),
         (Err(error), _) => return Err(error),
     };
-    let told = sprag_app::explain(&app, &known)?;
+    print(context, &json!(sprag_app::explain(&app, &known)?), app.now().wall_ms)
+}
+
+/// Prints an explanation, from the value that programs see.
+pub(super) fn print(context: &Context, told: &Value, now_ms: i64) -> Result<Exit, Failure> {
     if context.json {
-        line(&json!(told).to_string());
+        line(&told.to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
-    let now = app.now();
+    let (id, status) = (word(told, "id"), word(told, "status"));
     line(&format!(
         "{}  {}  {}",
-        style.bold(&told.id),
-        told.pipeline,
-        style.status(&shown_status(told.status, told.waiting_for), 0)
+        style.bold(&id),
+        word(told, "pipeline"),
+        style.status(&shown_status_word(&status, told["waiting_for"].as_str()), 0)
     ));
-    if let Some(place) = &told.waits_for {
+    if let Some(place) = told["waits_for"].as_str() {
         line(&format!("  the run waits for {}", plain(place)));
     }
-    if told.steps.is_empty() && told.blocked.is_empty() && told.failed.is_empty() {
-        let why = known.run.reason.as_deref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
-        line(&format!("  nothing waits: the run is {}{why}", told.status));
+    let (failed, blocked, steps) = (list(told, "failed"), list(told, "blocked"), list(told, "steps"));
+    if steps.is_empty() && blocked.is_empty() && failed.is_empty() {
+        let why = told["reason"].as_str().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+        line(&format!("  nothing waits: the run is {status}{why}"));
     }
-    let is_blocked = |step: &str| told.blocked.iter().any(|one| one.step == step);
-    for failure in told.failed.iter().filter(|failure| !is_blocked(&failure.step)) {
-        let of_child = if failure.run == told.id { String::new() } else { format!(" (run {})", failure.run) };
-        line(&format!("  {} {}{of_child}", style.sign("failed"), style.red(&plain(&failure.line()))));
-        for text in &failure.last_lines {
-            line(&format!("      {} {text}", style.dim("│")));
-        }
-        line(&format!("      {} sprag logs {} {}", style.dim("log:"), failure.run, failure.step));
+    let is_blocked = |step: &Value| blocked.iter().any(|one| one["step"] == *step);
+    for failure in failed.iter().filter(|failure| !is_blocked(&failure["step"])) {
+        print_failure(style, &id, failure);
     }
-    if told.status == "failed" {
-        line(&format!("  {} sprag retry {}", style.dim("next:"), told.id));
+    if status == "failed" {
+        line(&format!("  {} sprag retry {id}", style.dim("next:")));
     }
-    for step in &told.blocked {
-        line(&format!("  {} {} ({})", style.sign("failed"), style.bold(&step.step), "blocked"));
-        line(&format!("      because    {}", step.message));
-        if let Some(checkout) = &step.checkout {
-            line(&format!("      checkout   {checkout}"));
-        }
-        if !step.files.is_empty() {
-            line(&format!("      files      {}", step.files.join(", ")));
-        }
-        line(&format!("      to do      {}, then: sprag resume {}", step.remedy, told.id));
-    }
-    for step in &told.steps {
-        line(&format!("  {} {} ({})", style.sign(&step.status), style.bold(&step.step), step.status));
-        line(&format!("      waits for  {}", hanging(&step.waits_for, 17)));
-        if let Some(since) = step.since_ms {
-            line(&format!("      since      {} ({} ago)", local(since), span(now.wall_ms - since)));
-        }
-        if let Some(until) = step.until_ms {
-            line(&format!("      until      {} (in {})", local(until), span(until - now.wall_ms)));
-        }
-        line(&format!("      owner      {}", plain(&step.owner)));
-    }
-    if !told.refused.is_empty() {
+    blocked.iter().for_each(|step| print_blocked(style, &id, step));
+    steps.iter().for_each(|step| print_wait(style, step, now_ms));
+    let refused = list(told, "refused");
+    if !refused.is_empty() {
         line("  refused events, newest last:");
-        for refusal in &told.refused {
-            line(&format!(
-                "      {}  {} by {}: {}, {}",
-                local(refusal.at_ms),
-                refusal.event,
-                refusal.actor,
-                refusal.reason,
-                plain(&refusal.detail)
-            ));
-        }
+    }
+    for refusal in refused {
+        line(&format!(
+            "      {}  {} by {}: {}, {}",
+            time_in(refusal, "at").map(local).unwrap_or_default(),
+            word(refusal, "event"),
+            word(refusal, "actor"),
+            word(refusal, "reason"),
+            word(refusal, "detail")
+        ));
     }
     Ok(Exit::Ok)
+}
+
+fn word(value: &Value, key: &str) -> String {
+    plain(value[key].as_str().unwrap_or_default())
+}
+
+fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn print_failure(style: Style, id: &str, failure: &Value) {
+    let Ok(failure) = serde_json::from_value::<FailedStep>(failure.clone()) else { return };
+    let of_child = if failure.run == id { String::new() } else { format!(" (run {})", failure.run) };
+    line(&format!("  {} {}{of_child}", style.sign("failed"), style.red(&plain(&failure.line()))));
+    for text in &failure.last_lines {
+        line(&format!("      {} {text}", style.dim("│")));
+    }
+    line(&format!("      {} sprag logs {} {}", style.dim("log:"), failure.run, failure.step));
+}
+
+fn print_blocked(style: Style, id: &str, step: &Value) {
+    line(&format!("  {} {} (blocked)", style.sign("failed"), style.bold(&word(step, "step"))));
+    line(&format!("      because    {}", word(step, "message")));
+    if step["checkout"].is_string() {
+        line(&format!("      checkout   {}", word(step, "checkout")));
+    }
+    let files: Vec<String> = list(step, "files").iter().filter_map(Value::as_str).map(plain).collect();
+    if !files.is_empty() {
+        line(&format!("      files      {}", files.join(", ")));
+    }
+    line(&format!("      to do      {}, then: sprag resume {id}", word(step, "remedy")));
+}
+
+fn print_wait(style: Style, step: &Value, now_ms: i64) {
+    let name = if step["key"].is_string() { word(step, "key") } else { word(step, "id") };
+    let status = word(step, "status");
+    line(&format!("  {} {} ({status})", style.sign(&status), style.bold(&name)));
+    line(&format!("      waits for  {}", hanging(step["waits_for"].as_str().unwrap_or_default(), 17)));
+    if let Some(since) = time_in(step, "since") {
+        line(&format!("      since      {} ({} ago)", local(since), span(now_ms - since)));
+    }
+    if let Some(until) = time_in(step, "until") {
+        line(&format!("      until      {} (in {})", local(until), span(until - now_ms)));
+    }
+    line(&format!("      owner      {}", word(step, "owner")));
 }

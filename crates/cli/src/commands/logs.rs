@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_app::view::is_current;
 use sprag_app::{App, ExecutionRow, Files, Row, StepRow, Topic, find_attempt, log_place, why_no_log};
-use sprag_lifecycle::{ExecutionId, StepNo, Word};
+use sprag_lifecycle::{ExecutionId, StepNo, Word, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::LogOptions;
@@ -152,7 +152,8 @@ impl LogSelection<'_> {
     ) -> Result<Exit, Failure> {
         let mut told = Vec::new();
         let mut shown = false;
-        for row in chosen.iter().filter(|row| row.started_ms.is_some()) {
+        let is_task = |row: &ExecutionRow| self.is_task(steps, row.id.step);
+        for row in chosen.iter().filter(|row| row.started_ms.is_some() && !is_task(row)) {
             let name = self.known.name_of(self.app, row.id.step);
             let place = log_place(self.app, files, row, &name)?;
             shown |= std::fs::metadata(files.log(row.id, &name)).is_ok_and(|found| found.len() > 0);
@@ -182,6 +183,12 @@ impl LogSelection<'_> {
         Ok(Exit::Ok)
     }
 
+    /// Returns whether agents and people do a step: it has no log.
+    fn is_task(&self, steps: &[StepRow], no: StepNo) -> bool {
+        let step = steps.iter().find(|step| step.no == no);
+        step.is_some_and(|step| self.known.plan.step(step.node()).work == WorkKind::Task)
+    }
+
     /// Returns the reasons why nothing at all was printed.
     fn why_nothing(&self, steps: &[StepRow], chosen: &[ExecutionRow]) -> Result<Vec<String>, Failure> {
         let mut why = Vec::new();
@@ -190,7 +197,8 @@ impl LogSelection<'_> {
             None => step.item_of.is_none(),
         }) {
             let name = self.known.name_of(self.app, step.no);
-            why.push(if chosen.iter().any(|row| row.id.step == step.no && row.started_ms.is_some()) {
+            let has_begun = chosen.iter().any(|row| row.id.step == step.no && row.started_ms.is_some());
+            why.push(if has_begun && !self.is_task(steps, step.no) {
                 format!("{name} has printed nothing")
             } else {
                 why_no_log(self.app, self.known, step)?

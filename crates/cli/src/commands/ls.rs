@@ -1,126 +1,137 @@
 //! `sprag ls`: the runs, newest first.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sprag_app::view::{DamagedView, RunView};
-use sprag_app::{App, DamagedRun, RunFilter, RunLabels, RunRow, parse_labels};
+use sprag_app::{App, RunFilter, RunRow, parse_labels};
 use sprag_lifecycle::{RunStatus, Word};
 
+use crate::args::ListOptions;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, line, local, plain, shown_status, span, table};
+use crate::show::{Style, line, local, plain, shown_status_word, span, table, time_in};
 
 /// The kinds of things that a run can wait for, as `--waiting` names them.
 const WAITS: [&str; 8] = ["any", "person", "task", "signal", "worker", "account", "group", "time"];
 /// The most live runs that are searched for those that wait.
-const SEARCHED: usize = 10_000;
+pub(super) const SEARCHED: usize = 10_000;
 
-pub(crate) fn ls(
-    context: &Context,
-    statuses: &[String],
-    waiting: Option<&str>,
-    labels: &[String],
-    limit: usize,
-) -> Result<Exit, Failure> {
-    if let Some(kind) = waiting.filter(|kind| !WAITS.contains(kind)) {
-        return Err(Failure::usage(format!("no run waits for {kind:?}"))
-            .next(format!("use one of: {}", WAITS.join(", "))));
-    }
-    let mut wanted = Vec::new();
-    for text in statuses {
-        let known = || RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
-        let status = RunStatus::parse(text);
-        wanted.push(status.ok_or_else(|| {
-            Failure::usage(format!("{text:?} is no status of a run")).next(format!("one of: {}", known()))
-        })?);
-    }
+pub(crate) fn ls(context: &Context, options: &ListOptions) -> Result<Exit, Failure> {
+    let statuses = options.statuses()?;
     let app = context.app()?;
-    let labels = parse_labels(labels.iter().map(String::as_str))?;
-    let is_filtered = !statuses.is_empty() || !labels.is_empty();
-    let filter = RunFilter { statuses: wanted, labels, ..RunFilter::default() };
-    let Listed { runs, views, damaged, more } = find(&app, filter, waiting, limit)?;
-    let damaged: Vec<DamagedView> = damaged.into_iter().map(DamagedView::from).collect();
+    let labels = parse_labels(options.labels.iter().map(String::as_str))?;
+    let filter = RunFilter { statuses, labels, without_boards: !options.boards, ..RunFilter::default() };
+    print(context, &find(&app, filter, options)?, options, app.now().wall_ms)
+}
+
+impl ListOptions {
+    /// Returns the statuses of the listed runs; those of live runs, if only runs that wait are wanted.
+    pub(super) fn statuses(&self) -> Result<Vec<RunStatus>, Failure> {
+        if let Some(kind) = self.waiting.as_deref().filter(|kind| !WAITS.contains(kind)) {
+            return Err(Failure::usage(format!("no run waits for {kind:?}"))
+                .next(format!("use one of: {}", WAITS.join(", "))));
+        }
+        let known = || RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
+        let parsed = self.status.iter().map(|text| {
+            RunStatus::parse(text).ok_or_else(|| {
+                Failure::usage(format!("{text:?} is no status of a run")).next(format!("one of: {}", known()))
+            })
+        });
+        let named: Vec<RunStatus> = parsed.collect::<Result<_, _>>()?;
+        if named.is_empty() && self.waiting.is_some() {
+            return Ok(RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect());
+        }
+        Ok(named)
+    }
+
+    /// Returns whether a run belongs to the list, by what it waits for.
+    pub(super) fn is_meant(&self, waiting_for: Option<&str>) -> bool {
+        let Some(kind) = self.waiting.as_deref() else { return true };
+        waiting_for.is_some_and(|wait| kind == "any" || kind == wait)
+    }
+}
+
+/// The runs of a list, as programs see them.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) runs: Vec<Value>,
+    /// The runs that cannot be read.
+    pub(super) damaged: Vec<Value>,
+    /// Whether there are more of them.
+    pub(super) more: bool,
+}
+
+fn find(app: &App, filter: RunFilter, options: &ListOptions) -> Result<Listed, Failure> {
+    let wanted = options.limit.saturating_add(1);
+    let most = if options.waiting.is_some() { SEARCHED } else { wanted };
+    let (rows, damaged): (Vec<RunRow>, _) = app.all_runs_and_damaged(&filter, most)?;
+    let views = RunView::list(app, &rows)?;
+    let meant = views.iter().filter(|view| options.is_meant(view.waiting_for.map(|wait| wait.as_str())));
+    let mut runs: Vec<Value> = meant.take(wanted).map(|view| json!(view)).collect();
+    let more = runs.len() > options.limit;
+    runs.truncate(options.limit);
+    let damaged = damaged.into_iter().map(|run| json!(DamagedView::from(run))).collect();
+    Ok(Listed { runs, damaged, more })
+}
+
+/// Prints a list of runs, from the values that programs see.
+pub(super) fn print(
+    context: &Context,
+    listed: &Listed,
+    options: &ListOptions,
+    now_ms: i64,
+) -> Result<Exit, Failure> {
+    let Listed { runs, damaged, more } = listed;
     if context.json {
-        let all = views.iter().map(|view| json!(view)).chain(damaged.iter().map(|run| json!(run)));
-        line(&json!(all.collect::<Vec<_>>()).to_string());
+        line(&Value::Array(runs.iter().chain(damaged).cloned().collect()).to_string());
         return Ok(Exit::Ok);
     }
-    for run in &damaged {
-        eprintln!("{} {} is damaged: {}", Style::stderr().red("✗"), run.id, plain(&run.reason));
+    for run in damaged {
+        let word = |key: &str| plain(run[key].as_str().unwrap_or_default());
+        eprintln!("{} {} is damaged: {}", Style::stderr().red("✗"), word("id"), word("reason"));
     }
-    if runs.is_empty() && !damaged.is_empty() {
-        return Ok(Exit::Ok);
+    if runs.is_empty() && damaged.is_empty() {
+        line(match options {
+            ListOptions { waiting: Some(_), .. } => "no run waits",
+            ListOptions { status, labels, .. } if !status.is_empty() || !labels.is_empty() => "no such runs",
+            _ => "no runs yet; start one: sprag run FILE",
+        });
     }
     if runs.is_empty() {
-        match waiting {
-            Some(_) => line("no run waits"),
-            None if is_filtered => line("no such runs"),
-            None => line("no runs yet; start one: sprag run FILE"),
-        }
         return Ok(Exit::Ok);
     }
-    let now = app.now().wall_ms;
-    let labels: Vec<RunLabels> = runs.iter().map(RunLabels::of).collect();
-    let (has_names, has_labels) =
-        (labels.iter().any(|run| run.name.is_some()), labels.iter().any(|run| !run.labels.is_empty()));
+    let has_names = runs.iter().any(|run| run["name"].is_string());
+    let has_labels =
+        runs.iter().any(|run| run["labels"].as_object().is_some_and(|labels| !labels.is_empty()));
     let mut heads = vec!["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK"];
     heads.extend(has_names.then_some("NAME"));
     heads.extend(has_labels.then_some("LABELS"));
-    let cells = |((run, view), labels): ((&RunRow, &RunView), &RunLabels)| {
-        let took = run.started_ms.map(|started| span(run.ended_ms.unwrap_or(now) - started));
+    let cells = |run: &Value| {
+        let word = |key: &str| plain(run[key].as_str().unwrap_or_default());
+        let took = time_in(run, "started_at")
+            .map(|started| span(time_in(run, "ended_at").unwrap_or(now_ms) - started));
         let mut cells = vec![
-            run.id.to_string(),
-            run.pipeline.to_string(),
-            shown_status(view.status, view.waiting_for),
-            local(run.created_ms),
+            word("id"),
+            word("pipeline"),
+            shown_status_word(&word("status"), run["waiting_for"].as_str()),
+            time_in(run, "created_at").map(local).unwrap_or_default(),
             took.unwrap_or_default(),
         ];
-        cells.extend(has_names.then(|| plain(labels.name.as_deref().unwrap_or_default())));
-        cells.extend(has_labels.then(|| told_labels(labels)));
+        cells.extend(has_names.then(|| word("name")));
+        cells.extend(has_labels.then(|| told_labels(&run["labels"])));
         cells
     };
-    let rows: Vec<Vec<String>> = runs.iter().zip(&views).zip(&labels).map(cells).collect();
+    let rows: Vec<Vec<String>> = runs.iter().map(cells).collect();
     table(context.style, &heads, &rows);
-    if more {
-        eprintln!("there are more: sprag ls -n {}", limit * 5);
+    if *more {
+        eprintln!("there are more: sprag ls -n {}", options.limit * 5);
     }
     Ok(Exit::Ok)
 }
 
 /// Returns the labels of a run in one line.
-pub(super) fn told_labels(labels: &RunLabels) -> String {
-    let told: Vec<String> = labels.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+pub(super) fn told_labels(labels: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = labels.as_object().into_iter().flatten();
+    let told: Vec<String> = labels.map(|(key, value)| format!("{key}={}", text(value))).collect();
     plain(&told.join(", "))
-}
-
-/// The runs of a list.
-struct Listed {
-    runs: Vec<RunRow>,
-    views: Vec<RunView>,
-    /// The runs that cannot be read.
-    damaged: Vec<DamagedRun>,
-    /// Whether there are more of them.
-    more: bool,
-}
-
-fn find(app: &App, mut filter: RunFilter, waiting: Option<&str>, limit: usize) -> Result<Listed, Failure> {
-    let Some(kind) = waiting else {
-        let (mut runs, damaged) = app.all_runs_and_damaged(&filter, limit.saturating_add(1))?;
-        let more = runs.len() > limit;
-        runs.truncate(limit);
-        let views = RunView::list(app, &runs)?;
-        return Ok(Listed { runs, views, damaged, more });
-    };
-    if filter.statuses.is_empty() {
-        filter.statuses = RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
-    }
-    let (live, damaged) = app.all_runs_and_damaged(&filter, SEARCHED)?;
-    let views = RunView::list(app, &live)?;
-    let is_meant =
-        |view: &RunView| view.waiting_for.is_some_and(|wait| kind == "any" || kind == wait.as_str());
-    let mut found: Vec<(RunRow, RunView)> =
-        live.into_iter().zip(views).filter(|(_, view)| is_meant(view)).collect();
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let (runs, views) = found.into_iter().unzip();
-    Ok(Listed { runs, views, damaged, more })
 }

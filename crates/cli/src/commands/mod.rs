@@ -3,6 +3,7 @@
 mod account;
 mod agent;
 mod ask;
+mod audit;
 mod board;
 mod config;
 mod diff;
@@ -15,6 +16,7 @@ mod explain;
 mod fork;
 mod gates;
 mod gc;
+mod given_event;
 mod graph;
 mod hook;
 mod init;
@@ -113,7 +115,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Rewind { run, to, detach, .. } => {
             run::retry(&context, run.as_deref(), Some(&to), detach).await
         }
-        Command::Fork { run, from, detach, .. } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Fork { run, from, detach, idempotency_key, .. } => {
+            fork::fork(&context, run.as_deref(), &from, idempotency_key.as_deref(), detach).await
+        }
         Command::Board { command } => board::board(&context, &command).await,
         Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
@@ -123,9 +127,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let options = diff::Options { stat, pager: !no_pager };
             diff::diff(&context, run.as_deref(), steps.as_deref(), options)
         }
-        Command::Ls { status, waiting, labels, limit, .. } => {
-            ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
-        }
+        Command::Ls { options, .. } => ls::ls(&context, &options),
         Command::Status { run, .. } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, options, .. } => {
             logs::logs(&context, run.as_deref(), step.as_deref(), &options).await
@@ -162,6 +164,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             }
         }
         Command::Serve(options) => serve::serve(&context, options).await,
+        Command::Audit(args) => audit::audit(&context, &args),
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Account { command } => account::account(&context, &command).await,

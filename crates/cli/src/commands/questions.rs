@@ -1,12 +1,12 @@
 //! `sprag questions`: the open questions of all runs, oldest first.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sprag_app::view::GateView;
 use sprag_app::{App, GateKind, GateRow};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{hanging, line, plain, span};
+use crate::show::{hanging, line, plain, span, time_in};
 
 /// The number of gates that are read at once.
 const PAGE: usize = 500;
@@ -17,36 +17,39 @@ pub(crate) fn questions(context: &Context) -> Result<Exit, Failure> {
     let mut views = Vec::new();
     for gate in open(&app)? {
         let known = find_run(&app, Some(&gate.run.to_string()))?;
-        let view = GateView::of(&gate, &known.name_of(&app, gate.step), now);
-        views.push((view, known.run.pipeline.to_string(), gate.opened_ms));
+        views.push(json!(GateView::of(&gate, &known.run.pipeline, &known.name_of(&app, gate.step), now)));
     }
+    print(context, &views, now.wall_ms)
+}
+
+/// Prints open questions, from the values that programs see.
+pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64) -> Result<Exit, Failure> {
     if context.json {
-        let told: Vec<&GateView> = views.iter().map(|(view, ..)| view).collect();
-        line(&json!(told).to_string());
+        line(&json!(questions).to_string());
         return Ok(Exit::Ok);
     }
-    if views.is_empty() {
+    if questions.is_empty() {
         line("no open questions");
         return Ok(Exit::Ok);
     }
     let style = context.style;
-    for (view, pipeline, opened_ms) in &views {
-        let about = format!("{}  {} ago", plain(pipeline), span(now.wall_ms - opened_ms));
-        line(&format!(
-            "{}  {}  {}",
-            style.bold(&view.run),
-            style.bold(&plain(&view.step)),
-            style.dim(&about)
-        ));
-        line(&format!("    {}", hanging(view.ask.as_deref().unwrap_or_default(), 4)));
-        line(&format!("    choices: {}", plain(&view.choices.join(", "))));
-        for field in &view.fields {
-            let required = if field.required { ", required" } else { "" };
-            let about = field.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
-            let told = format!("{} ({}{required}){about}", field.name, field.kind);
+    for view in questions {
+        let word = |key: &str| plain(view[key].as_str().unwrap_or_default());
+        let (run, step) = (word("run"), word("step"));
+        let opened = time_in(view, "opened_at").map(|opened| format!("{} ago", span(now_ms - opened)));
+        let about = [Some(word("pipeline")), opened].into_iter().flatten().collect::<Vec<_>>().join("  ");
+        line(&format!("{}  {}  {}", style.bold(&run), style.bold(&step), style.dim(&about)));
+        line(&format!("    {}", hanging(view["ask"].as_str().unwrap_or_default(), 4)));
+        let choices = view["choices"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        line(&format!("    choices: {}", plain(&choices.collect::<Vec<_>>().join(", "))));
+        for field in view["fields"].as_array().into_iter().flatten() {
+            let word = |key: &str| field[key].as_str().unwrap_or_default();
+            let required = if field["required"] == true { ", required" } else { "" };
+            let about = field["description"].as_str().map(|about| format!(": {about}")).unwrap_or_default();
+            let told = format!("{} ({}{required}){about}", word("name"), word("type"));
             line(&format!("    field {}", hanging(&told, 4)));
         }
-        line(&style.dim(&format!("    sprag approve {0} {1} · sprag reject {0} {1}", view.run, view.step)));
+        line(&style.dim(&format!("    sprag approve {run} {step} · sprag reject {run} {step}")));
     }
     Ok(Exit::Ok)
 }

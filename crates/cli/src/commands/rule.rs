@@ -3,18 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use sprag_app::rules::{DecisionView, RuleOutcome, RuleView, Verdict};
+use serde_json::json;
+use sprag_app::rules::{DecisionView, DeliveryView, RuleOutcome, RuleView, TestView};
 use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
 
-use super::{drawn, worker};
+use super::{drawn, given_event, worker};
 use crate::args::{DeliveryCommand, RuleCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line, local, plain, table};
-
-/// The number of decisions that `show` lists.
-const DECISIONS: usize = 5;
 
 pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit, Failure> {
     match command {
@@ -22,9 +19,10 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
         RuleCommand::Ls { all } => ls(context, all),
         RuleCommand::Show { rule, next } => show(context, &rule, next.into()),
         RuleCommand::Explain { rule } => explain(context, &rule),
-        RuleCommand::Fire { rule } => {
+        RuleCommand::Fire { rule, given } => {
             let app = context.app()?;
-            let (event, decision) = app.fire_rule(&rule).await?;
+            let given = given_event::given(given.event.as_deref(), given.header)?;
+            let (event, decision) = app.fire_rule(&rule, given.as_ref()).await?;
             decided(context, &event, &decision)
         }
         RuleCommand::Pause { rule, reason } => {
@@ -39,7 +37,9 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
             let row = context.app()?.retire_rule(&rule).await?;
             said(context, &row, "retired")
         }
-        RuleCommand::Test { rule, at, event } => test(context, &rule, at.as_deref(), event),
+        RuleCommand::Test { rule, at, event, header } => {
+            test(context, &rule, at.as_deref(), event.as_deref(), header)
+        }
         RuleCommand::Backfill { rule, from, to } => {
             let (from_ms, to_ms) = (time("--from", &from)?, time("--to", &to)?);
             let done = context.app()?.backfill_rule(&rule, from_ms, to_ms).await?;
@@ -60,19 +60,18 @@ pub(crate) async fn delivery(context: &Context, command: DeliveryCommand) -> Res
     match command {
         DeliveryCommand::Ls { rule, limit } => deliveries(context, &app, rule.as_deref(), limit.into()),
         DeliveryCommand::Show { event } => {
-            let (event, decisions) = app.rule_event(event)?;
-            let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
-            let views: Vec<_> = decisions.iter().map(|row| DecisionView::of(row, &event)).collect();
+            let view = app.delivery_view(event)?;
             if context.json {
-                line(&json!({ "id": event.id.to_string(), "rule": &*app.rule_name(event.rule)?, "kind": &*event.kind,
-                    "key": &*event.key, "received_ms": event.received_ms, "event": body, "decisions": views })
-                .to_string());
+                line(&json!(view).to_string());
                 return Ok(Exit::Ok);
             }
-            line(&format!("{}  {}", app.rule_name(event.rule)?, plain(&event.key)));
-            line(&plain(&body.to_string()));
-            views.iter().for_each(|view| line(&format!("  {}", sentence(view))));
+            line(&format!("{}  {}", plain(&view.rule), plain(&view.key)));
+            line(&plain(&view.event.to_string()));
+            view.decisions.iter().for_each(|view| line(&format!("  {}", sentence(view))));
             Ok(Exit::Ok)
+        }
+        DeliveryCommand::Send { rule, file, to, header } => {
+            given_event::send(context, &app, &rule, &file, &to, &header).await
         }
         DeliveryCommand::Replay { event } => {
             let (event, decision) = app.replay_event(event).await?;
@@ -116,10 +115,7 @@ fn is_watched(app: &App) -> Result<bool, Failure> {
 
 fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let mut views = Vec::new();
-    for row in app.rules(all)? {
-        views.push(RuleView::of(&app, &row, 1, 1)?);
-    }
+    let views = app.rule_views(all)?;
     if context.json {
         line(&json!(views).to_string());
         return Ok(Exit::Ok);
@@ -156,7 +152,7 @@ fn sentence(view: &DecisionView) -> String {
 
 fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let view = RuleView::of(&app, &app.find_rule(name)?, ticks, DECISIONS)?;
+    let view = app.rule_view(name, ticks)?;
     if context.json {
         line(&json!(view).to_string());
         return Ok(Exit::Ok);
@@ -168,6 +164,17 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
     }
     if let Some(reason) = &view.reason {
         line(&format!("  {}", plain(reason)));
+    }
+    if let Some(url) = &view.url {
+        line(&format!("  webhook  {url}"));
+    }
+    if let Some(refused) = &view.refused {
+        line(&format!(
+            "  refused ×{}, last {}: {}",
+            refused.count,
+            local(refused.last_ms),
+            plain(&refused.reason)
+        ));
     }
     for tick in &view.next {
         line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
@@ -191,7 +198,8 @@ pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
     line(&format!("{}  {}", context.style.bold(&plain(&view.name)), view.status));
     line(&format!("  {}", plain(&told)));
     if view.status == "active" && !is_watched(&app)? {
-        line("  start `sprag serve`, or run `sprag rule tick` at intervals");
+        let tick = if view.url.is_some() { "" } else { ", or run `sprag rule tick` at intervals" };
+        line(&format!("  start `sprag serve`{tick}"));
     }
     match last {
         Some(last) => line(&format!("  last: {}", sentence(last))),
@@ -223,22 +231,22 @@ fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<i64>) -> Result<Exit, Failure> {
+fn test(
+    context: &Context,
+    rule: &str,
+    at: Option<&str>,
+    event: Option<&str>,
+    headers: Vec<(String, String)>,
+) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let tested = match event {
-        Some(event) => app.test_event(rule, event)?,
-        None => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
+    let recorded = event.and_then(|event| event.parse().ok());
+    let tested = match (recorded, given_event::given(event.filter(|_| recorded.is_none()), headers)?) {
+        (Some(recorded), _) => app.test_event(rule, recorded)?,
+        (None, Some(given)) => app.test_given(rule, &given)?,
+        (None, None) => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
     };
     if context.json {
-        let (decision, inputs, reason) = match &tested.verdict {
-            Verdict::Start(inputs) => ("start", Some(inputs), None),
-            Verdict::Skip(why) => ("skip", None, Some(why)),
-            Verdict::Fail(why) => ("fail", None, Some(why)),
-        };
-        line(
-            &json!({ "event": tested.event, "decision": decision, "inputs": inputs, "reason": reason })
-                .to_string(),
-        );
+        line(&json!(TestView::of(&tested)).to_string());
         return Ok(Exit::Ok);
     }
     line(&plain(&tested.event.to_string()));
@@ -271,32 +279,20 @@ async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
 }
 
 fn deliveries(context: &Context, app: &App, rule: Option<&str>, limit: usize) -> Result<Exit, Failure> {
-    let found = app.rule_events(rule, limit)?;
+    let found = app.delivery_views(rule, limit)?;
     if context.json {
-        let told: Result<Vec<Value>, Failure> = found
-            .iter()
-            .map(|(event, decision)| {
-                let mut told = json!(decision.as_ref().map(|row| DecisionView::of(row, event)));
-                told["rule"] = json!(&*app.rule_name(event.rule)?);
-                Ok(told)
-            })
-            .collect();
-        line(&json!(told?).to_string());
+        line(&json!(found).to_string());
         return Ok(Exit::Ok);
     }
     if found.is_empty() {
         line("no events yet");
         return Ok(Exit::Ok);
     }
-    let mut rows = Vec::new();
-    for (event, decision) in &found {
-        rows.push(vec![
-            event.id.to_string(),
-            plain(&app.rule_name(event.rule)?),
-            event.kind.to_string(),
-            decision.as_ref().map_or_else(String::new, |row| sentence(&DecisionView::of(row, event))),
-        ]);
-    }
+    let row = |view: &DeliveryView| {
+        let decision = &view.decision;
+        vec![decision.event.clone(), plain(&view.rule), decision.kind.clone(), sentence(decision)]
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     table(context.style, &["EVENT", "RULE", "KIND", "DECISION"], &rows);
     Ok(Exit::Ok)
 }

@@ -7,7 +7,8 @@ use serde_json::json;
 use sprag_app::bus::Address;
 use sprag_app::view::UncommittedView;
 use sprag_app::{
-    App, Builder, Cancelled, Engine, Id, NewWorker, Row, RunLabels, Started, abandon_dead_owners, is_attended,
+    App, Builder, Cancelled, Engine, Id, NewWorker, Row, RunLabels, RunRow, Started, abandon_dead_owners,
+    is_attended,
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 use sprag_pipeline::LoadedPipeline;
@@ -101,19 +102,23 @@ pub(crate) async fn start_loaded(
     }
     let attached = Attached::prepare(context, &app, start.id(), WorkerOptions::from(&options))?;
     let started = app.start_run(start.reserved_to(attached.worker()?)).await?;
-    let run = started.run.id;
     if started.is_new {
-        return attached.see_through(context, &app, run, None).await;
+        return attached.see_through(context, &app, started.run.id, None).await;
     }
+    continue_existing(context, &app, &started.run).await
+}
+
+/// Waits for the run that a key has already started. The run's process may have died; then this process resumes the run.
+pub(crate) async fn continue_existing(context: &Context, app: &App, run: &RunRow) -> Result<Exit, Failure> {
+    let id = run.id.to_string();
     if !context.json {
-        eprintln!("the idempotency key has already started run {run}");
+        eprintln!("the idempotency key has already started run {id}");
     }
-    // The run's process may have died. Then this process resumes the run. Otherwise it waits for the live one.
-    if started.run.status().is_terminal() || is_attended(&app, &started.run)? {
-        super::wait::wait(context, Some(&run.to_string()), None).await
+    if run.status().is_terminal() || is_attended(app, run)? {
+        super::wait::wait(context, Some(&id), None).await
     } else {
-        let known = find_run(&app, Some(&run.to_string()))?;
-        resume_run(context, &app, &known, false, None).await
+        let known = find_run(app, Some(&id))?;
+        resume_run(context, app, &known, false, None).await
     }
 }
 
@@ -237,7 +242,8 @@ impl Attached {
                 status
             }
             Watched::Waits => {
-                engine.shutdown().await?;
+                // An agent that waits for the answer is stopped: its session continues after the answer.
+                drain(engine, std::future::ready(())).await?;
                 return super::gates::waits_for_person(context, app, run, true);
             }
             Watched::Left => {
@@ -273,7 +279,10 @@ pub(crate) async fn watch_and_ask(
 ) -> Result<Watched, Failure> {
     let mut typed = None;
     loop {
-        let watched = watch(app, context.files(), known, context.json, since, on_interrupt).await?;
+        let watched = {
+            let interactive = context.interactive;
+            watch(app, context.files(), known, context.json, since, on_interrupt, interactive).await?
+        };
         if watched != Watched::Waits || !context.interactive {
             return Ok(watched);
         }

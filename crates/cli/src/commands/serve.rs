@@ -109,6 +109,7 @@ fn options(context: &Context, wanted: &Serve) -> Result<Options, Failure> {
         options.certificate = Some(loaded.map_err(|error| Failure::usage(error.to_string()))?);
     }
     options.outgoing = context.connector();
+    options.in_listen = wanted.in_listen;
     options.allow_hosts = wanted.allow_host.clone();
     options.rate_limit = wanted.rate_limit;
     options.body_limit = wanted.body_limit;
@@ -129,7 +130,7 @@ fn options(context: &Context, wanted: &Serve) -> Result<Options, Failure> {
 fn not_started(error: &StartError) -> Failure {
     let failure = Failure::error(error.to_string());
     match error {
-        StartError::Listen { .. } => failure.next("choose another address with --listen"),
+        StartError::Listen { .. } => failure.next("choose another address with --listen or --in-listen"),
         StartError::Open(_) => failure.next("leave out --auth none, and have callers show a token"),
         StartError::LocalToken(_) | StartError::Store(_) => failure,
     }
@@ -137,9 +138,16 @@ fn not_started(error: &StartError) -> Failure {
 
 fn tell(context: &Context, server: &Server, auth: Auth) {
     if context.json {
-        line(&serde_json::json!({ "type": "listening", "url": server.url() }).to_string());
+        let mut told = serde_json::json!({ "type": "listening", "url": server.url() });
+        if let Some(url) = server.in_url() {
+            told["in_url"] = url.into();
+        }
+        line(&told.to_string());
     } else {
         line(&format!("listening on {}", server.url()));
+        if let Some(url) = server.in_url() {
+            line(&format!("webhooks at {url}"));
+        }
     }
     if server.is_open_to_listeners() {
         eprintln!(

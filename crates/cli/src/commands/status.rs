@@ -40,9 +40,11 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         line(&format!("  {} {}", style.dim("name:"), plain(name)));
     }
     if !labels.labels.is_empty() {
-        line(&format!("  {} {}", style.dim("labels:"), told_labels(&labels)));
+        line(&format!("  {} {}", style.dim("labels:"), told_labels(&json!(labels.labels))));
     }
-    let names: Vec<String> = steps.iter().map(|step| step_name(&known.plan, step)).collect();
+    let keys = known.task_keys(&app)?;
+    let name = |step: &StepRow| keys.get(&step.no).cloned().unwrap_or_else(|| step_name(&known.plan, step));
+    let names: Vec<String> = steps.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (step, name) in in_order(&steps, &names) {
         let not_run = is_not_run(step);
@@ -53,7 +55,7 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             Some((round, most)) if step.started_ms.is_some() || round > 1 => {
                 format!("round {round} of {most}")
             }
-            _ if step.attempt > 1 => format!("attempt {}", step.attempt),
+            _ if step.attempt > 1 && !not_run => format!("attempt {}", step.attempt),
             _ => String::new(),
         };
         let of_step = || executions.iter().filter(|row| row.id.step == step.no);
@@ -64,8 +66,9 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             |row: &&ExecutionRow| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str());
         let begun = || of_step().rfind(|row| row.started_ms.is_some());
         let attempt = last.filter(has_failed).or_else(|| begun().filter(has_failed));
-        let failed =
-            attempt.filter(|_| step.status().is_settled() && status != "done").map(why_attempt_failed);
+        let failed = attempt
+            .filter(|_| step.status().is_settled() && status != "done" && !not_run)
+            .map(why_attempt_failed);
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
         let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(

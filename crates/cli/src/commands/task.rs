@@ -263,14 +263,18 @@ fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
     }
     let token = &task.token;
     line(token);
-    eprintln!("{} of run {}: yours for {}", task.step, task.run, span(task.lease_s * 1000));
+    let name = task.key.as_deref().unwrap_or(&task.step);
+    eprintln!("{} of run {}: yours for {}", plain(name), task.run, span(task.lease_s * 1000));
     eprintln!("\n{}\n", plain_lines(&task.prompt));
-    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    if !task.with.as_object().map_or_else(|| is_empty(&task.with), |with| with.values().all(is_empty)) {
-        eprintln!("with {}\n", task.with);
+    if !is_empty(&task.with) {
+        eprintln!("{}\n", readable(&task.with, 0));
     }
     for (need, said) in &task.needs {
-        eprintln!("{need} said {said}\n");
+        let mut told = format!("{} is {}\n", plain(need), plain(said["status"].as_str().unwrap_or_default()));
+        if !is_empty(&said["result"]) {
+            told += &format!("{}\n", readable(&said["result"], 2));
+        }
+        eprintln!("{told}");
     }
     if let Some(feedback) = &task.feedback {
         eprintln!("feedback on the last try:\n{}\n", plain_lines(feedback));
@@ -279,6 +283,41 @@ fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
         "next: sprag task done {token} · sprag task fail {token} --reason TEXT · sprag task heartbeat {token}"
     );
     Ok(Exit::Ok)
+}
+
+/// Returns whether a value has nothing to read.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(entries) => entries.values().all(is_empty),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Returns a value for people: one line for each entry that says something, and a list below its name.
+fn readable(value: &Value, indent: usize) -> String {
+    let space = " ".repeat(indent);
+    let text = |value: &Value| match value {
+        Value::String(text) => plain_lines(text).replace('\n', &format!("\n{space}  ")),
+        other => plain(&other.to_string()),
+    };
+    let lines: Vec<String> = match value {
+        Value::Object(entries) => entries
+            .iter()
+            .filter(|(_, value)| !is_empty(value))
+            .map(|(name, value)| match value {
+                Value::Object(_) | Value::Array(_) => {
+                    format!("{space}{}:\n{}", plain(name), readable(value, indent + 2))
+                }
+                value => format!("{space}{}: {}", plain(name), text(value)),
+            })
+            .collect(),
+        Value::Array(list) => list.iter().map(|entry| format!("{space}- {}", text(entry))).collect(),
+        value => vec![format!("{space}{}", text(value))],
+    };
+    lines.join("\n")
 }
 
 fn plain_lines(text: &str) -> String {

@@ -28,6 +28,9 @@ pub(crate) struct Options {
     pub(crate) bus: Option<Address>,
 }
 
+/// The number of a worker that does not exist.
+const NO_WORKER: i64 = 0;
+
 pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, Failure> {
     let Options { queues, labels, slots, name, until_idle, lease, deadline, bus } = options;
     check_labels(&labels)?;
@@ -47,16 +50,16 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
     if let Some(slots) = slots {
         builder = builder.slots(slots);
     }
-    if let Some(name) = &name {
-        builder = builder.name(name.clone());
-    }
+    let name = name.unwrap_or_else(|| format!("worker-{}", std::process::id()));
+    builder = builder.name(name.clone());
     if let Some(bus) = &bus {
         builder = builder.bus(bus.clone());
     }
+    // Its executor may end what a dead worker left before the look that follows.
+    let idle_before = first_left(&app, NO_WORKER)?.is_none();
     let engine = builder.start().await?;
-    let idle_at_first = until_idle && first_left(&app, engine.worker_id())?.is_none();
-    let called = name.unwrap_or_else(|| engine.worker_id().to_string());
-    eprintln!("worker {called} serves {}; Ctrl-C stops it after its running steps", queues.join(", "));
+    let idle_at_first = until_idle && idle_before && first_left(&app, engine.worker_id())?.is_none();
+    eprintln!("worker {name} serves {}; Ctrl-C stops it after its running steps", queues.join(", "));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {

@@ -13,6 +13,8 @@ const HEAD: f64 = 32.0;
 /// The width of a character of the names, in the widest font that a viewer may choose.
 const CHARACTER: f64 = 8.2;
 const LONGEST_NAME: usize = 40;
+/// The length and the width of the tip of an arrow.
+const TIP: f64 = 9.0;
 const LINE: &str = "#9ca3af";
 const BACK: &str = "#b45309";
 /// The colours for viewers that prefer dark ones. A step keeps the colour of its status, over the dark page.
@@ -43,20 +45,20 @@ pub(crate) fn svg(graph: &Graph) -> String {
          viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\">\n\
          <title>{0}</title>\n<style>{DARK}</style>\n\
          <rect class=\"page\" width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-         <defs>{2}{3}</defs>\n\
+         <defs>{2}</defs>\n\
          <text class=\"name\" x=\"{MARGIN}\" y=\"{1:.0}\" font-size=\"15\" font-weight=\"bold\" fill=\"#111827\">{0}</text>\n",
         escaped(&title),
         MARGIN + 8.0,
-        tip("tip", LINE),
-        tip("back", BACK),
+        marker("back", BACK),
     );
     for line in &layout.lines {
         let _ = writeln!(
             text,
-            "<path d=\"{}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"1.5\" marker-end=\"url(#tip)\"/>",
-            curve(line, left, top)
+            "<path d=\"{}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"1.5\"/>",
+            curve(&before_tip(line), left, top)
         );
     }
+    draw_tips(&mut text, &layout.lines, left, top);
     for (no, node) in graph.nodes.iter().enumerate() {
         if let Some(to) = node.rework {
             let middle = |no: usize| (layout.boxes[no].0 + widths[no] / 2.0 + left, layout.boxes[no].1 + top);
@@ -78,8 +80,31 @@ pub(crate) fn svg(graph: &Graph) -> String {
     text
 }
 
+/// Returns a line without the part that its tip covers: beside many lines, the tip would not be seen.
+fn before_tip(line: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut points = line.to_vec();
+    points.iter_mut().next_back().into_iter().for_each(|(x, _)| *x -= TIP);
+    points
+}
+
+/// Draws one tip where lines meet a box, over the lines.
+fn draw_tips(text: &mut String, lines: &[Vec<(f64, f64)>], left: f64, top: f64) {
+    let mut ends: Vec<(f64, f64)> = lines.iter().filter_map(|line| line.last().copied()).collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    ends.dedup();
+    for (x, y) in ends.iter().map(|(x, y)| (x + left, y + top)) {
+        let (back, half) = (x - TIP, TIP / 2.0);
+        let _ = writeln!(
+            text,
+            "<path class=\"tip\" d=\"M{back:.1} {:.1}L{x:.1} {y:.1}L{back:.1} {:.1}z\" fill=\"{LINE}\"/>",
+            y - half,
+            y + half
+        );
+    }
+}
+
 /// Returns the marker for the tip of an arrow.
-fn tip(id: &str, colour: &str) -> String {
+fn marker(id: &str, colour: &str) -> String {
     format!(
         "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" \
          markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"{colour}\"/></marker>"
@@ -185,9 +210,25 @@ mod tests {
     fn every_step_and_every_need_is_drawn_once() {
         let drawn = svg(&graph(DIAMOND));
         assert_eq!(drawn.matches("<g><title>").count(), 4, "{drawn}");
-        assert_eq!(drawn.matches("<path d=\"M").count(), 4 + 2, "four needs and two tips\n{drawn}");
+        assert_eq!(drawn.matches("<path d=\"M").count(), 4 + 1, "four needs and a marker\n{drawn}");
+        assert_eq!(drawn.matches("<path class=\"tip\"").count(), 3, "a tip for each box with needs\n{drawn}");
         assert!(drawn.starts_with("<svg xmlns=") && drawn.ends_with("</svg>\n"));
         assert!(!drawn.contains("href") && !drawn.contains("script"), "{drawn}");
+    }
+
+    #[test]
+    fn the_tip_of_many_lines_is_drawn_once_and_over_them() {
+        let all: Vec<usize> = (0..7).collect();
+        let steps: Vec<(String, &[usize])> =
+            (0..8).map(|no| (format!("s{no}"), if no == 7 { all.as_slice() } else { &[] })).collect();
+        let named: Vec<(&str, &[usize])> = steps.iter().map(|(id, needs)| (id.as_str(), *needs)).collect();
+        let drawn = svg(&graph(&named));
+        assert_eq!(drawn.matches("stroke-width=\"1.5\"/>\n<path").count(), 7, "seven lines\n{drawn}");
+        assert_eq!(drawn.matches("class=\"tip\"").count(), 1, "{drawn}");
+        let end =
+            drawn.split("class=\"tip\" d=\"M").nth(1).and_then(|tip| tip.split(' ').next()).expect("a tip");
+        assert_eq!(drawn.matches(&format!(" {end} ")).count(), 7, "no line goes below the tip\n{drawn}");
+        assert!(drawn.rfind("stroke=\"#9ca3af\"") < drawn.find("class=\"tip\""), "{drawn}");
     }
 
     #[test]

@@ -6,8 +6,10 @@ use jiff::{Timestamp, ToSpan};
 
 use super::cron::Cron;
 use super::schedule::{Schedule, SchedulePart, Ticks};
-use super::{Missed, MissedRuns, OverlapPolicy, Trigger, TriggerSource};
-use crate::decode::duration_ms;
+use super::{
+    Debounce, Missed, MissedRuns, OverlapPolicy, RateLimit, Trigger, TriggerSource, Webhook, WebhookKind,
+};
+use crate::decode::{duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
 use crate::inputs::Input;
 use crate::kinds::{one_of, time_ms};
@@ -19,6 +21,10 @@ use crate::yaml::{Node, Scalar, Yaml, quoted};
 const MISSED_WITHIN_MS: i64 = 24 * 3_600_000;
 /// The shortest `every`, in milliseconds.
 const SHORTEST_MS: u64 = 1_000;
+/// The most bytes of a request's body, unless the file says otherwise.
+const MAX_BODY: usize = 1 << 20;
+/// The names of a request.
+const EVENT: [&str; 3] = ["body", "headers", "id"];
 /// The names of a tick.
 const TICK: [&str; 3] = ["time", "date", "zone"];
 
@@ -40,9 +46,19 @@ pub(crate) fn triggers(root: &Node, inputs: &[Input], report: &mut Report) -> Ve
 
 fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger> {
     let id = node.get("id").and_then(Node::text)?.to_owned();
-    let (_, schedule) = one_of(node, &["schedule"], report)?;
-    let source = TriggerSource::Schedule(parts(schedule, report)?);
-    let names: &[(&str, &[&str])] = &[("tick", &TICK)];
+    let (kind, value) = one_of(node, &["schedule", "webhook"], report)?;
+    let (source, names): (TriggerSource, &[(&str, &[&str])]) = match kind {
+        "schedule" => (TriggerSource::Schedule(parts(value, report)?), &[("tick", &TICK)]),
+        _ => (TriggerSource::Webhook(webhook(value, report)?), &[("event", &EVENT)]),
+    };
+    let (without_effect, has): (&[&str], _) = match source {
+        TriggerSource::Schedule(_) => (&["debounce", "rate"], "has a schedule"),
+        _ => (&["missed"], "has no schedule"),
+    };
+    for (key, value) in without_effect.iter().filter_map(|key| Some((*key, node.get(key)?))) {
+        let problem = Problem::at(value.span, format!("`{key}` has no effect: the rule {has}"));
+        report.error(problem.help("remove it"));
+    }
     let when = node.get("when");
     if let Some(when) = when {
         match when.text().map(template::condition) {
@@ -75,6 +91,8 @@ fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger
         source,
         when: when.and_then(Node::text).map(str::to_owned),
         inputs: given.iter().map(|(key, value)| (key.text.clone(), value.json())).collect(),
+        debounce: node.get("debounce").and_then(|node| debounce(node, names, report)),
+        rate: node.get("rate").and_then(rate),
         missed: missed(node.get("missed")),
         overlap: match node.get("overlap").and_then(Node::text) {
             Some("queue") => OverlapPolicy::Queue,
@@ -82,6 +100,49 @@ fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger
             Some("allow") => OverlapPolicy::Allow,
             _ => OverlapPolicy::Skip,
         },
+    })
+}
+
+fn webhook(node: &Node, report: &mut Report) -> Option<Webhook> {
+    let kind = match node.get("kind").and_then(Node::text)? {
+        "github" => WebhookKind::Github,
+        "gitlab" => WebhookKind::Gitlab,
+        "stripe" => WebhookKind::Stripe,
+        "slack" => WebhookKind::Slack,
+        "standard" => WebhookKind::Standard,
+        _ => WebhookKind::Generic,
+    };
+    let key = node.get("key");
+    if let Some(key) = key {
+        check_templates(key, &[("event", &EVENT)], report);
+    }
+    Some(Webhook {
+        kind,
+        secrets: texts(node.get("secrets")),
+        key: key.and_then(Node::text).map(str::to_owned),
+        max_body: node.get("max_body").and_then(Node::integer).map_or(MAX_BODY, |bytes| bytes as usize),
+    })
+}
+
+fn debounce(node: &Node, names: &[(&str, &[&str])], report: &mut Report) -> Option<Debounce> {
+    let for_ms = node.get("for").and_then(duration_ms)? as i64;
+    let key = node.get("key");
+    if let Some(key) = key {
+        check_templates(key, names, report);
+    }
+    let at_most = node.get("at_most").and_then(duration_ms);
+    Some(Debounce {
+        key: key.and_then(Node::text).map(str::to_owned),
+        for_ms,
+        at_most_ms: at_most.map_or(for_ms.saturating_mul(10), |ms| ms as i64),
+    })
+}
+
+fn rate(node: &Node) -> Option<RateLimit> {
+    Some(RateLimit {
+        limit: node.get("limit").and_then(Node::integer)?,
+        per_ms: node.get("per").and_then(duration_ms)? as i64,
+        hold: node.get("over").and_then(Node::text) != Some("skip"),
     })
 }
 

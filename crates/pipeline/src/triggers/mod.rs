@@ -39,6 +39,62 @@ pub struct Trigger {
     pub missed: Missed,
     /// The treatment of an earlier run that has not ended.
     pub overlap: OverlapPolicy,
+    /// The window in which several events become one run.
+    pub debounce: Option<Debounce>,
+    /// The limit on its runs in a time.
+    pub rate: Option<RateLimit>,
+}
+
+/// A window in which several events become one run.
+#[derive(Debug, Clone)]
+pub struct Debounce {
+    /// The template of the window's key; absent if the rule has one window.
+    pub key: Option<String>,
+    /// The time without a further event after which the run starts, in milliseconds.
+    pub for_ms: i64,
+    /// The longest time after the first event, in milliseconds.
+    pub at_most_ms: i64,
+}
+
+/// A limit on the runs of a rule in a time.
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimit {
+    /// The most runs.
+    pub limit: i64,
+    /// The time, in milliseconds.
+    pub per_ms: i64,
+    /// Whether an event beyond the limit waits; otherwise it is skipped.
+    pub hold: bool,
+}
+
+/// Signed requests from outside.
+#[derive(Debug, Clone)]
+pub struct Webhook {
+    /// The sender.
+    pub kind: WebhookKind,
+    /// The variables of the server that hold secrets.
+    pub secrets: Vec<String>,
+    /// The template of the key under which a request is taken once; absent for the body's hash.
+    pub key: Option<String>,
+    /// The most bytes of a body.
+    pub max_body: usize,
+}
+
+/// The sender of requests, which decides how they are signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebhookKind {
+    /// GitHub: an HMAC of the body.
+    Github,
+    /// GitLab: the secret itself in a header.
+    Gitlab,
+    /// Stripe: an HMAC of a timestamp and the body.
+    Stripe,
+    /// Slack: an HMAC of a timestamp and the body.
+    Slack,
+    /// Standard webhooks: an HMAC of an id, a timestamp and the body.
+    Standard,
+    /// Any other sender: an HMAC of the body in `x-signature-256`.
+    Generic,
 }
 
 /// The source of a rule's events.
@@ -46,6 +102,8 @@ pub struct Trigger {
 pub enum TriggerSource {
     /// Ticks of a schedule.
     Schedule(Schedule),
+    /// Requests from outside.
+    Webhook(Webhook),
 }
 
 impl TriggerSource {
@@ -53,6 +111,7 @@ impl TriggerSource {
     pub fn kind(&self) -> &'static str {
         match self {
             TriggerSource::Schedule(_) => "schedule",
+            TriggerSource::Webhook(_) => "webhook",
         }
     }
 }
@@ -95,6 +154,11 @@ impl Trigger {
     pub fn holds(&self, names: &Value) -> Result<bool, String> {
         let Some(when) = &self.when else { return Ok(true) };
         template::holds(when, names, &Budget::default()).map_err(|why| format!("`when: {when}`: {why}"))
+    }
+
+    /// Renders a template of the rule as text.
+    pub fn text(&self, template: &str, names: &Value) -> Result<String, String> {
+        template::text(template, names, &Budget::default())
     }
 
     /// Returns the inputs of a run for an event. A value for an input of type `string` becomes text.

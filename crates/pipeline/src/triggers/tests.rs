@@ -10,7 +10,7 @@ fn file(schedule: &str) -> String {
 /// Returns the keys and times of the next ticks after a time.
 fn ticks(schedule: &str, after: &str, count: usize) -> Vec<String> {
     let loaded = crate::parse("p.yaml", &file(schedule)).unwrap_or_else(|wrong| panic!("{wrong}"));
-    let TriggerSource::Schedule(schedule) = &loaded.pipeline.triggers[0].source;
+    let TriggerSource::Schedule(schedule) = &loaded.pipeline.triggers[0].source else { panic!("a schedule") };
     let mut after_ms = crate::time_ms(after).unwrap();
     let mut found = Vec::new();
     while found.len() < count {
@@ -154,7 +154,7 @@ fn r03_ticks_across_changes_of_clocks() {
 #[test]
 fn r08_jitter_is_the_same_everywhere_and_stays_before_the_next_tick() {
     let loaded = crate::parse("p.yaml", &file("{ every: 1m, jitter: 10m }")).unwrap();
-    let TriggerSource::Schedule(schedule) = &loaded.pipeline.triggers[0].source;
+    let TriggerSource::Schedule(schedule) = &loaded.pipeline.triggers[0].source else { panic!("a schedule") };
     let mut after_ms = crate::time_ms("2026-03-01T00:00:00Z").unwrap();
     let mut delays = std::collections::BTreeSet::new();
     for _ in 0..50 {

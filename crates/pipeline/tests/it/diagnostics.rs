@@ -28,8 +28,12 @@ error: a step has no key `rum`
  --> p.yaml:3:5
   |
 3 |     rum: make
-  |     ^^^ expected one of id, description, run, call, agent, task, gate, wait, pipeline, land, end, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, labels, priority, always, at_most_once, environment
+  |     ^^^
   |
+  = note: expected one of id, description, run, call, agent, task, gate, wait,
+          pipeline, land, end, needs, when, matrix, foreach, max_parallel,
+          fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell,
+          secrets, queue, labels, priority, always, at_most_once, environment
   = help: did you mean `run`?
 ",
     );
@@ -78,7 +82,8 @@ error: the steps need each other in a cycle: a → c → b → a
 4 |     needs: [c]
   |             ^
   |
-  = help: a step without `needs` needs the one written before it; `needs: []` needs none
+  = help: a step without `needs` needs the one written before it; `needs: []`
+          needs none
 ",
     );
 }
@@ -92,7 +97,10 @@ error: `id` cannot be `ä`
  --> p.yaml:2:11
   |
 2 |   - { id: ä, run: "日本 {{ inputs.x }}" }
-  |           ^ expected 1 to 64 letters, digits, `-` and `_`, starting with a letter or digit
+  |           ^
+  |
+  = note: expected 1 to 64 letters, digits, `-` and `_`, starting with a letter
+          or digit
 
 error: the pipeline has no input `x`
  --> p.yaml:2:26

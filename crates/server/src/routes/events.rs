@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use sprag_app::view::EntryView;
-use sprag_app::{JournalPage, Names, RunId};
+use sprag_app::{JournalPage, Names, RefusedView, RunId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
@@ -18,13 +18,13 @@ use utoipa_axum::routes;
 
 use crate::access::MayRead;
 use crate::extract::{Json, Query};
-use crate::feed::{Batch, Told};
+use crate::feed::{Batch, Hint, Told};
 use crate::problem::{Answer, Problem};
 use crate::state::ServerState;
 use crate::stream::{self, Source};
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
-    OpenApiRouter::new().routes(routes!(events)).routes(routes!(journal))
+    OpenApiRouter::new().routes(routes!(events)).routes(routes!(journal)).routes(routes!(refusals))
 }
 
 /// The number of entries that are read from the journal at once for one reader.
@@ -48,6 +48,10 @@ struct Which {
     /// Only entries after this number; only new ones if it is left out. `Last-Event-ID` has the same meaning.
     #[param(maximum = 9223372036854775807i64)]
     after: Option<u64>,
+    /// Whether to send hints too: an event `refused` for each report that a table refuses, and an event `review` for each
+    /// change of the comments on a run's changes. They have no number, and are not repeated after a reconnect.
+    #[serde(default)]
+    hints: bool,
 }
 
 /// The filter of a reader: the events that it wants.
@@ -96,11 +100,12 @@ async fn events(
         Some(after) => after,
         None => app.blocking(|app| Ok(app.core().last_seq()?)).await?,
     };
-    let reader = Reader { app: app.clone(), wanted, after, live, behind: true };
+    let hints = which.hints.then(|| app.feed().subscribe_to_hints());
+    let reader = Reader { app: app.clone(), wanted, after, live, hints, behind: true };
     Ok(stream::respond(&app, reader))
 }
 
-fn parse_run(text: &str) -> Answer<RunId> {
+pub(super) fn parse_run(text: &str) -> Answer<RunId> {
     text.parse().map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))
 }
 
@@ -117,6 +122,8 @@ struct Reader {
     /// The number up to which every entry was sent, or was not wanted.
     after: u64,
     live: Receiver<Arc<Batch>>,
+    /// The hints, if the reader wants them.
+    hints: Option<Receiver<Arc<Hint>>>,
     /// Whether the journal has more than this reader was sent.
     behind: bool,
 }
@@ -153,6 +160,16 @@ impl Reader {
         out.freeze()
     }
 
+    /// Returns a hint, if this reader wants it.
+    fn hint(&self, hint: &Hint) -> Option<Bytes> {
+        let wanted = self.wanted.run.is_none_or(|run| hint.run == Some(run));
+        wanted.then(|| {
+            let mut out = BytesMut::new();
+            stream::hint(&mut out, hint.name, &hint.json);
+            out.freeze()
+        })
+    }
+
     /// Returns the new entries of a batch; none if entries before it are missing.
     fn take(&mut self, batch: &Batch) -> Option<Bytes> {
         if batch.after > self.after {
@@ -178,12 +195,20 @@ impl Source for Reader {
                 }
                 return Some(piece);
             }
-            match tokio::time::timeout(limit, self.live.recv()).await {
-                Err(_) => return Some(Bytes::new()),
-                Ok(Err(RecvError::Closed)) => return None,
+            let hints = self.hints.as_mut();
+            let next = tokio::select! {
+                () = tokio::time::sleep(limit) => return Some(Bytes::new()),
+                next = self.live.recv() => next,
+                hint = next_hint(hints) => match hint.and_then(|hint| self.hint(&hint)) {
+                    Some(piece) => return Some(piece),
+                    None => continue,
+                },
+            };
+            match next {
+                Err(RecvError::Closed) => return None,
                 // The reader was too slow for the feed: the journal has all entries.
-                Ok(Err(RecvError::Lagged(_))) => self.behind = true,
-                Ok(Ok(batch)) => match self.take(&batch) {
+                Err(RecvError::Lagged(_)) => self.behind = true,
+                Ok(batch) => match self.take(&batch) {
                     None => self.behind = true,
                     Some(piece) if piece.is_empty() => {}
                     Some(piece) => return Some(piece),
@@ -191,6 +216,49 @@ impl Source for Reader {
             }
         }
     }
+}
+
+/// Waits for the next hint; for ever if the reader wants none. Returns none if hints were missed.
+async fn next_hint(hints: Option<&mut Receiver<Arc<Hint>>>) -> Option<Arc<Hint>> {
+    let Some(hints) = hints else { return std::future::pending().await };
+    match hints.recv().await {
+        Ok(hint) => Some(hint),
+        Err(RecvError::Lagged(_)) => None,
+        Err(RecvError::Closed) => std::future::pending().await,
+    }
+}
+
+/// Which refused events to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Newest {
+    /// The most events, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// Refused events.
+#[derive(Debug, Serialize, ToSchema)]
+struct Refusals {
+    /// The events, newest first. Each run keeps its last sixteen.
+    refused: Vec<RefusedView>,
+}
+
+/// List the newest reports that a table refused, of all runs
+#[utoipa::path(
+    get, path = "/v1/refusals", tag = "events", params(Newest), responses((status = 200, body = Refusals))
+)]
+async fn refusals(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(newest): Query<Newest>,
+) -> Answer<Json<Refusals>> {
+    let limit = newest.limit.unwrap_or(100);
+    if !(1..=MOST).contains(&limit) {
+        return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
+    }
+    app.blocking(move |app| Ok(Json(Refusals { refused: app.core().refusals(limit)? }))).await
 }
 
 /// Which entries to read.

@@ -78,7 +78,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
 
 pub(super) fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {
     let known = RunWithPlan::load(app.core(), gate.run)?;
-    Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
+    Ok(GateView::of(gate, &known.run.pipeline, &known.name_of(app.core(), gate.step), app.core().now()))
 }
 
 fn load(app: &ServerState, id: i64) -> Answer<GateRow> {

@@ -2,15 +2,20 @@
 
 mod accounts;
 mod artifacts;
+mod audit;
 mod boards;
+mod changes;
 mod environments;
 mod events;
 mod gates;
 mod health;
 mod hooks;
+mod incoming;
+mod landings;
 mod logs;
 mod pipelines;
 mod queues;
+mod rules;
 mod runs;
 mod session;
 mod steps;
@@ -49,12 +54,16 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(pipelines::routes())
         .merge(runs::routes())
         .merge(steps::routes())
+        .merge(changes::routes())
         .merge(logs::routes())
         .merge(artifacts::routes())
         .merge(gates::routes())
         .merge(environments::routes())
+        .merge(landings::routes())
         .merge(queues::routes())
+        .merge(audit::routes())
         .merge(accounts::routes())
+        .merge(rules::routes())
         .merge(events::routes())
         .merge(hooks::routes())
         .merge(tokens::routes())
@@ -62,6 +71,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(tasks::routes())
         .merge(work::routes())
         .merge(session::routes())
+        .merge(incoming::routes())
 }
 
 /// Returns the OpenAPI description of the API.
@@ -120,6 +130,7 @@ fn describe(mut api: OpenApi) -> Value {
     for method in ["post", "delete"] {
         told["paths"]["/v1/session"][method]["security"] = serde_json::json!([]);
     }
+    told["paths"][incoming::PATH]["post"]["security"] = serde_json::json!([]);
     told
 }
 
@@ -180,6 +191,16 @@ pub(crate) fn finish(router: Router<ServerState>, api: &OpenApi, app: ServerStat
         .fallback(not_there)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), crate::guard::guard))
+        .with_state(app)
+}
+
+/// Returns the router of an address that takes requests for rules and answers nothing else.
+pub(crate) fn only_incoming(app: ServerState) -> Router {
+    incoming::only()
+        .fallback(not_there)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), crate::guard::guard))
+        .layer(axum::Extension(crate::guard::OnlyIncoming))
         .with_state(app)
 }
 

@@ -118,6 +118,8 @@ struct Which {
     until: Option<String>,
     /// Only child runs of this run.
     parent: Option<String>,
+    /// Whether boards, which are runs too, are listed [default: true].
+    boards: Option<bool>,
     /// Whether to count the runs in each status too.
     #[serde(default)]
     counts: bool,
@@ -158,6 +160,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         until_ms: time("until", which.until.as_deref())?,
         parent,
         text: which.text.filter(|text| !text.is_empty()),
+        without_boards: which.boards == Some(false),
     };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
@@ -482,11 +485,18 @@ struct ForkAfter {
 }
 
 /// Start a new run from a finished step of another run
+///
+/// With an `Idempotency-Key`, a repeated request starts only one run: later requests are answered with 200 and the
+/// existing run. The same key for another run or step is refused.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/fork", tag = "runs", request_body = ForkAfter,
-    params(("run" = String, Path, description = "The run's id")),
+    params(
+        ("run" = String, Path, description = "The run's id"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A key that never starts a second run"),
+    ),
     responses(
-        (status = 201, body = RunView),
+        (status = 201, body = RunView, description = "The started run"),
+        (status = 200, body = RunView, description = "The run that the key has already started"),
         (status = 404, description = "Problem: there is no such run"),
         (status = 409, description = "Problem: the step is not done"),
         (status = 422, description = "Problem: the run has no such step"),
@@ -496,13 +506,16 @@ async fn fork(
     _: MayRun,
     State(app): State<ServerState>,
     RunPath(run): RunPath,
+    headers: HeaderMap,
     Json(wanted): Json<ForkAfter>,
 ) -> Answer<Response> {
+    let key = key_of(&headers)?;
     let known = known(&app, run).await?;
     let fork = app.blocking(move |app| Ok(sprag_app::fork(app.core(), &known, &wanted.from)?)).await?;
-    let row = app.core().fork_run(fork).await?;
-    let location = HeaderValue::from_str(&format!("/v1/runs/{}", row.id));
-    let mut response = (StatusCode::CREATED, Json(RunView::of(&row))).into_response();
+    let Started { run, is_new } = app.core().fork_run(fork.idempotency_key(key.as_deref())).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
+    let mut response = (status, Json(RunView::of(&run))).into_response();
     response.headers_mut().insert(header::LOCATION, location.map_err(|error| internal(error.to_string()))?);
     Ok(response)
 }

@@ -1,10 +1,10 @@
-//! Steps and executions of a run, their graph, their changes to files, and the reason why the run waits.
+//! Steps and executions of a run, their graph, and the reason why the run waits.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sprag_app::view::{ExecutionView, StepView};
-use sprag_app::{Explained, GraphView, MOST_OVER_HTTP, RunDiff, RunWithPlan, run_diff};
+use sprag_app::{Explained, GraphView, RunWithPlan};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -21,7 +21,6 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(executions))
         .routes(routes!(explain))
         .routes(routes!(graph))
-        .routes(routes!(diff))
 }
 
 /// The steps of a run.
@@ -184,39 +183,6 @@ async fn graph(
         let known = RunWithPlan::load(app.core(), run)?;
         let graph = GraphView::of_run(app.core(), &known)?;
         Ok(Json(if drawn.layout { graph.laid_out() } else { graph }))
-    })
-    .await
-}
-
-/// Which changes to show.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Changes {
-    /// A step, or two with `..` between them; everything that the run has changed if it is left out.
-    steps: Option<String>,
-}
-
-/// Show what a run's steps changed in its worktree, as a patch
-#[utoipa::path(
-    get, path = "/v1/runs/{run}/diff", tag = "steps",
-    params(Changes, ("run" = String, Path, description = "The run's id")),
-    responses(
-        (status = 200, body = RunDiff),
-        (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run has no worktree here, no step has ended yet, or the patch is larger than 32 MB"),
-        (status = 422, description = "Problem: nothing is recorded of such a step"),
-    )
-)]
-async fn diff(
-    _: MayRead,
-    State(app): State<ServerState>,
-    RunPath(run): RunPath,
-    Query(changes): Query<Changes>,
-) -> Answer<Json<RunDiff>> {
-    app.blocking(move |app| {
-        let known = RunWithPlan::load(app.core(), run)?;
-        Ok(Json(run_diff(app.core(), &known, changes.steps.as_deref(), MOST_OVER_HTTP)?))
     })
     .await
 }

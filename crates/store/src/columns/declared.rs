@@ -15,7 +15,7 @@ use crate::rows::{
     AccountRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal,
     RuleRow, RunRow, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
-use crate::service::{HookRow, TokenRow};
+use crate::service::{ActRow, HookRow, TokenRow};
 use crate::words::Sentence;
 
 /// A sentence of the journal.
@@ -234,6 +234,11 @@ rows! {
         key { id }
         changes {}
         fixed { name, hash, scopes, created_ms, expires_ms }
+    }
+    ActRow is "act" in "acts" {
+        key { id }
+        changes {}
+        fixed { at_ms, by, act, subject }
     }
     HookRow is "hook" in "hooks" {
         key { id }

@@ -46,7 +46,8 @@ pub struct Tables {
     outbox: BTreeMap<i64, OutboxRow>,
     outbox_last: i64,
     timers: BTreeSet<TimerRow>,
-    refusals: BTreeMap<Option<RunId>, VecDeque<Refusal>>,
+    refusals: BTreeMap<Option<RunId>, VecDeque<(i64, Refusal)>>,
+    refusal_last: i64,
     queues: BTreeMap<Arc<str>, QueueRow>,
     places: BTreeSet<(Arc<str>, RunId)>,
     items: BTreeMap<ExecutionId, Vec<Arc<str>>>,
@@ -216,6 +217,7 @@ impl Tables {
     pub fn forget_history(&mut self) {
         self.journal.clear();
         self.refusals.clear();
+        self.refusal_last = 0;
         self.outbox.clear();
         self.outbox_last = 0;
     }

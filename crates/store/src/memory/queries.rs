@@ -136,8 +136,10 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        self.tables.refusal_last += 1;
+        let id = self.tables.refusal_last;
         let kept = self.tables.refusals.entry(refusal.place.run).or_default();
-        kept.push_back(refusal.clone());
+        kept.push_back((id, refusal.clone()));
         if kept.len() > REFUSALS_KEPT {
             kept.pop_front();
         }
@@ -145,7 +147,20 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>> {
-        Ok(self.tables.refusals.get(&Some(run)).into_iter().flatten().cloned().collect())
+        let kept = self.tables.refusals.get(&Some(run)).into_iter().flatten();
+        Ok(kept.map(|(_, refusal)| refusal.clone()).collect())
+    }
+
+    fn refusals_after(&mut self, after: i64, limit: usize) -> Result<Vec<(i64, Refusal)>> {
+        let kept = self.tables.refusals.values().flatten().filter(|(id, _)| *id > after);
+        let mut found: Vec<(i64, Refusal)> = kept.cloned().collect();
+        found.sort_by_key(|(id, _)| *id);
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn last_refusal(&mut self) -> Result<i64> {
+        Ok(self.tables.refusals.values().flatten().map(|(id, _)| *id).max().unwrap_or(0))
     }
 
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {

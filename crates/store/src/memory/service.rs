@@ -8,13 +8,14 @@ use super::MemoryTx;
 use crate::backend::QueueRow;
 use crate::error::Result;
 use crate::rows::{GateRow, Id, Row};
-use crate::service::{Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
+use crate::service::{ActRow, Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
 
 /// Tokens and hooks. There are few of them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceRows {
     tokens: BTreeMap<Id, TokenRow>,
     hooks: BTreeMap<Id, HookRow>,
+    acts: Vec<ActRow>,
 }
 
 impl MemoryTx<'_> {
@@ -46,6 +47,19 @@ impl ServiceTables for MemoryTx<'_> {
 
     fn drop_token(&mut self, id: Id) -> Result<bool> {
         Ok(self.change(|rows| rows.tokens.remove(&id).is_some()))
+    }
+
+    fn put_act(&mut self, act: &ActRow) -> Result<()> {
+        self.change(|rows| rows.acts.push(act.clone()));
+        Ok(())
+    }
+
+    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
+        let mut acts: Vec<ActRow> =
+            self.tables.service.acts.iter().filter(|act| act.at_ms < before_ms).cloned().collect();
+        acts.sort_by_key(|act| std::cmp::Reverse((act.at_ms, act.id)));
+        acts.truncate(limit);
+        Ok(acts)
     }
 
     fn put_hook(&mut self, hook: &HookRow) -> Result<()> {

@@ -13,6 +13,7 @@ use sprag_lifecycle::{
 };
 
 use super::{Created, NewRun, create_run, illegal};
+use crate::backend::Table;
 use crate::boards::{BoardRow, NoteRow};
 use crate::error::{Error, Result};
 use crate::names::is_task;
@@ -306,6 +307,30 @@ pub fn add_note(
         run: board,
         author: Arc::clone(author),
         tag: Arc::clone(tag),
+        text: Arc::clone(text),
+        at_ms,
+    })
+}
+
+/// The tag of notes that are comments on a run's changes. No note of a board can have it.
+pub const REVIEW_TAG: &str = "@review";
+
+/// Adds a comment on a run's changes, and returns its number. It is stored as a note of the run.
+pub fn add_review_comment(
+    session: &mut Session<'_>,
+    run: RunId,
+    author: &Arc<str>,
+    text: &Arc<str>,
+) -> Result<i64> {
+    let row = Table::<RunRow>::load(session.db(), run)?;
+    row.ok_or_else(|| Error::NoSuchRun(run.to_string()))?;
+    session.announce(Topic::Run(run));
+    let at_ms = session.now().wall_ms;
+    session.db().put_note(&NoteRow {
+        id: 0,
+        run,
+        author: Arc::clone(author),
+        tag: REVIEW_TAG.into(),
         text: Arc::clone(text),
         at_ms,
     })

@@ -109,6 +109,9 @@ pub fn change_queue(session: &mut Session<'_>, name: &str, change: impl FnOnce(&
     let found = session.db().queue(name)?;
     let mut queue = found.unwrap_or_else(|| QueueRow { name: name.into(), limit: None, held: false });
     change(&mut queue);
+    let limit = queue.limit.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit}"));
+    let held = if queue.held { ", held" } else { "" };
+    session.note_act("queue.changed", &format!("{name}: {limit}{held}"))?;
     set_queue(session, &queue)
 }
 

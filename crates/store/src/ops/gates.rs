@@ -34,6 +34,9 @@ pub(crate) fn note_answer(session: &mut Session<'_>, id: Id, answer: &Arc<str>) 
 
 fn look_at_step_of(session: &mut Session<'_>, gate: Id) -> Result<()> {
     let Some(gate) = session.get::<GateRow>(gate)? else { return Ok(()) };
+    if super::is_permission(&gate) {
+        return super::continue_parked(session, &gate);
+    }
     session.clear_timer(ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt });
     look_at_step(session, gate.run, gate.step)
 }

@@ -5,6 +5,7 @@ use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus, mutant};
 use super::{
     Assignment, Claimer, Ending, Finished, Lease, NewWorker, Renewal, claim, finish, heartbeat, renew,
 };
+use crate::author::Author;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, WorkerRow};
@@ -52,7 +53,7 @@ pub fn claim_once(
         return Ok(Got { assignments: Vec::new(), before: false });
     }
     if let Some(agent) = agent {
-        session.set_author("agent", &agent.name);
+        session.set_author(&Author::agent(&agent.name));
     }
     let assignments = claim(session, claimer, limit)?;
     if let Some(agent) = agent
@@ -142,7 +143,7 @@ fn stands(row: &ExecutionRow, ending: &Ending) -> bool {
         Ending::TimedOut { .. } => ExecutionStatus::TimedOut,
         Ending::Cancelled => ExecutionStatus::Cancelled,
         // It has not ended: it waits in its queue, and this lease is void.
-        Ending::Limited(_) => return false,
+        Ending::Limited(_) | Ending::Parked => return false,
     };
     let blocked = matches!(ending, Ending::Blocked { .. });
     row.status() == status && row.result == result && (row.retriable, row.blocked) == (retriable, blocked)

@@ -20,6 +20,7 @@ use super::{
     Created, FireTick, Fired, NewDelivery, Overlap, Receipt, Settled, TriggerDecision, TriggeredRun, Window,
     cancel_run, create_run,
 };
+use crate::author::Author;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{DeliveryRow, EnforcementReport, EnforcementRow, Id, Row, RuleReport, RuleRow, RunRow};
@@ -212,7 +213,7 @@ pub fn fire_tick(session: &mut Session<'_>, fire: &FireTick) -> Result<Fired> {
     let Some(row) = session.get::<RuleRow>(rule)?.filter(|row| fire.seen.is_current(row)) else {
         return Ok(Fired::Superseded);
     };
-    session.set_author("rule", &row.name);
+    session.set_author(&Author::rule(&row.name));
     if let Some((missed, count)) = &fire.missed
         && session.db().delivery_called(rule, &missed.key)?.is_none()
     {
@@ -271,7 +272,7 @@ pub fn decide_enforcement(
         return Ok(Settled::Held);
     }
     let Some(rule) = session.get::<RuleRow>(row.rule)? else { return Err(gone(row.rule)) };
-    session.set_author("rule", &rule.name);
+    session.set_author(&Author::rule(&rule.name));
     match rule.status() {
         RuleStatus::Active if rule.generation != generation => return Ok(Settled::Superseded),
         RuleStatus::Active => {}

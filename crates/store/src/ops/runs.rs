@@ -89,7 +89,8 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
 }
 
 /// Creates a run that starts after a finished step of another run. It takes over that step and all before it
-/// unchanged, with their outputs; everything else runs again.
+/// unchanged, with their outputs; everything else runs again. A key that has created a run before gets that run, even if
+/// the other run could not be forked any more.
 pub fn fork_run(
     session: &mut Session<'_>,
     source: RunId,
@@ -97,6 +98,9 @@ pub fn fork_run(
     new: &NewRun,
     plan_hash: i64,
 ) -> Result<Created> {
+    if let Some(existing) = created_before(session, new)? {
+        return Ok(Created::Existing(existing));
+    }
     refuse_board(&new.plan, "forked")?;
     let kept = kept_by_fork(session, source, from, &new.plan)?;
     let created = insert_run(session, new, plan_hash)?;
@@ -152,11 +156,17 @@ fn kept_by_fork(
     Ok(kept)
 }
 
+/// Returns the run that the request's key has created before.
+fn created_before(session: &mut Session<'_>, new: &NewRun) -> Result<Option<RunId>> {
+    match &new.idempotency_key {
+        Some(key) => Ok(session.db().run_by_key(key)?.filter(|_| !mutant!(KeyIgnored))),
+        None => Ok(None),
+    }
+}
+
 /// Creates a run and its steps, which wait.
 fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
-    if let Some(key) = &new.idempotency_key
-        && let Some(existing) = session.db().run_by_key(key)?.filter(|_| !mutant!(KeyIgnored))
-    {
+    if let Some(existing) = created_before(session, new)? {
         return Ok(Created::Existing(existing));
     }
     if session.get::<RunRow>(new.id)?.is_some() {

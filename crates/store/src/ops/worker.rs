@@ -161,6 +161,9 @@ pub enum Ending {
     /// The agent met the usage limit of its account. The account is held, and the execution returns to its queue without
     /// a lost try.
     Limited(UsageLimit),
+    /// The agent waits for a person's answer. Its process is gone, and the execution returns to its queue without a lost
+    /// try; it continues when the question is closed.
+    Parked,
     /// The work was stopped on request.
     Cancelled,
 }
@@ -173,7 +176,7 @@ impl Ending {
             | Ending::Failed { result, .. }
             | Ending::Blocked { result }
             | Ending::TimedOut { result } => result.as_ref(),
-            Ending::Limited(_) | Ending::Cancelled => None,
+            Ending::Limited(_) | Ending::Parked | Ending::Cancelled => None,
         }
     }
 
@@ -184,7 +187,7 @@ impl Ending {
             Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
             Ending::Blocked { result } => (ExecutionEvent::Failed, result.clone(), false),
             Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
-            Ending::Limited(_) => (ExecutionEvent::Released, None, true),
+            Ending::Limited(_) | Ending::Parked => (ExecutionEvent::Released, None, true),
             Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
         }
     }
@@ -391,6 +394,9 @@ pub fn finish(
 ) -> Result<Finished> {
     if let Ending::Limited(limit) = ending {
         return Ok(Finished { outcome: super::limited(session, lease, limit)?, next: None });
+    }
+    if matches!(ending, Ending::Parked) {
+        return Ok(Finished { outcome: release(session, lease)?, next: None });
     }
     let (event, result, retriable) = ending.told();
     let given = given(session, lease)?;

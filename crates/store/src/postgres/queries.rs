@@ -163,6 +163,18 @@ impl Backend for Tx<'_> {
         self.rows("WHERE run = $1 ORDER BY id", vec![run.to_i64().into()])
     }
 
+    fn refusals_after(&mut self, after: i64, limit: usize) -> Result<Vec<(i64, Refusal)>> {
+        let range = || vec![after.into(), limit.into()];
+        let ids: Vec<i64> =
+            self.list("SELECT id FROM refusals WHERE id > $1 ORDER BY id LIMIT $2", range())?;
+        let rows: Vec<Refusal> = self.rows("WHERE id > $1 ORDER BY id LIMIT $2", range())?;
+        Ok(ids.into_iter().zip(rows).collect())
+    }
+
+    fn last_refusal(&mut self) -> Result<i64> {
+        Ok(self.one("SELECT coalesce(max(id), 0) FROM refusals", vec![])?.unwrap_or(0))
+    }
+
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
         if self.state.whole.contains_key(&run) {
             let open = |row: &&StepRow| !row.status().is_settled() || row.rework_pending;

@@ -1,3 +1,9 @@
--- The rounds of a step that runs again after a success, and the attempt or the child run of the last one.
-ALTER TABLE steps ADD COLUMN repeats BIGINT NOT NULL DEFAULT 0;
-ALTER TABLE steps ADD COLUMN last_round BIGINT;
+-- Acts of administration, which no table decides: tokens, webhooks and queues that were made, changed or removed.
+CREATE TABLE acts (
+    id      BIGINT PRIMARY KEY,
+    at_ms   BIGINT NOT NULL,
+    by      TEXT,
+    act     TEXT   NOT NULL,
+    subject TEXT   NOT NULL
+);
+CREATE INDEX acts_by_time ON acts (at_ms);

@@ -7,7 +7,7 @@ use crate::backend::QueueRow;
 use crate::columns::Declared;
 use crate::error::Result;
 use crate::rows::{GateRow, Id};
-use crate::service::{Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
+use crate::service::{ActRow, Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
 
 impl Tx<'_> {
     /// Loads a hook and holds it until this transaction ends.
@@ -42,6 +42,16 @@ impl ServiceTables for Tx<'_> {
         let there = !self.rows::<TokenRow>("WHERE id = $1", vec![id.into()])?.is_empty();
         self.state.extra("DELETE FROM tokens WHERE id = $1", vec![id.into()]);
         Ok(there)
+    }
+
+    fn put_act(&mut self, act: &ActRow) -> Result<()> {
+        self.state.put(act);
+        Ok(())
+    }
+
+    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
+        let newest = "WHERE at_ms < $1 ORDER BY at_ms DESC, id DESC LIMIT $2";
+        self.rows(newest, vec![before_ms.into(), (limit as i64).into()])
     }
 
     fn put_hook(&mut self, hook: &HookRow) -> Result<()> {

@@ -7,8 +7,8 @@ use sprag_lifecycle::{ExecutionId, RunId};
 use super::{Queries, shown_workers};
 use crate::backend::{Backend, QueueRow, Table};
 use crate::error::Result;
-use crate::rows::{AccountRow, ExecutionRow, JournalEntry, WorkerRow};
-use crate::service::{HookRow, QueueCount, TokenRow};
+use crate::rows::{AccountRow, ExecutionRow, JournalEntry, Refusal, WorkerRow};
+use crate::service::{ActRow, HookRow, QueueCount, TokenRow};
 
 /// Entries of the journal, and the journal's end at that moment.
 #[derive(Debug, Clone)]
@@ -74,9 +74,24 @@ impl Queries<'_> {
         })
     }
 
+    /// Returns stored refused events after number `after`, with their numbers, in order. Each run keeps its last few.
+    pub fn refusals_after(self, after: i64, limit: usize) -> Result<Vec<(i64, Refusal)>> {
+        self.look(|db| db.refusals_after(after, limit))
+    }
+
+    /// Returns the highest number of a stored refused event; 0 if there is none.
+    pub fn last_refusal(self) -> Result<i64> {
+        self.look(|db| db.last_refusal())
+    }
+
     /// Returns the tokens, in order.
     pub fn tokens(self) -> Result<Vec<TokenRow>> {
         self.look(|db| db.tokens())
+    }
+
+    /// Returns the newest acts of administration of before this time (wall clock), newest first.
+    pub fn acts(self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
+        self.look(|db| db.acts(before_ms, limit))
     }
 
     /// Returns the token with this hash.

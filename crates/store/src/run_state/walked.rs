@@ -13,6 +13,7 @@ use crate::answers::Question;
 use crate::blocked::step_is_blocked;
 use crate::error::{Error, Result};
 use crate::names;
+use crate::ops;
 use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
 use crate::wake::Topic;
 
@@ -117,9 +118,17 @@ impl RunState for HeldRun<'_, '_> {
             _ => None,
         };
         let planned = self.plan.step(step.node());
-        let keeps_child = planned.work == WorkKind::Child;
+        let (keeps_child, is_executed) =
+            (planned.work == WorkKind::Child, planned.work == WorkKind::Execution);
         let most_rounds = planned.repeat.map_or(0, |repeat| repeat.max);
         let ended_round = self.round_work(&step);
+        if is_executed
+            && let Some(gate) = step.work
+            && !matches!(to, StepMove::Ready | StepMove::Started | StepMove::Retried { lost: true })
+        {
+            // The question of an agent ends with its attempt, unless the worker was lost: the next attempt continues.
+            ops::cancel_gate(self.session, gate, Actor::Advance)?;
+        }
         if keeps_child && step.status() == StepStatus::Running {
             // The timeout of the child run ends with the attempt.
             self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
@@ -140,7 +149,7 @@ impl RunState for HeldRun<'_, '_> {
                 StepMove::Retried { lost } => {
                     row.attempt += 1;
                     row.started_ms = None;
-                    row.work = None;
+                    row.work = row.work.filter(|_| lost && is_executed);
                     row.feedback = feedback.or(row.feedback.take());
                     if lost {
                         row.losses += 1;

@@ -146,6 +146,18 @@ impl Backend for SqliteTx<'_> {
         self.rows("WHERE run = ?1 ORDER BY id", params![run.to_i64()])
     }
 
+    fn refusals_after(&mut self, after: i64, limit: usize) -> Result<Vec<(i64, Refusal)>> {
+        let limit = limit as i64;
+        let ids: Vec<i64> =
+            self.list("SELECT id FROM refusals WHERE id > ?1 ORDER BY id LIMIT ?2", params![after, limit])?;
+        let rows: Vec<Refusal> = self.rows("WHERE id > ?1 ORDER BY id LIMIT ?2", params![after, limit])?;
+        Ok(ids.into_iter().zip(rows).collect())
+    }
+
+    fn last_refusal(&mut self) -> Result<i64> {
+        Ok(self.one("SELECT coalesce(max(id), 0) FROM refusals", &[])?.unwrap_or(0))
+    }
+
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
         self.list(
             "SELECT no FROM steps WHERE run = ?1 \

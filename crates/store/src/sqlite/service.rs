@@ -6,7 +6,7 @@ use super::tx::SqliteTx;
 use crate::backend::QueueRow;
 use crate::error::Result;
 use crate::rows::{GateRow, Id};
-use crate::service::{Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
+use crate::service::{ActRow, Delivery, HookRow, QueueCount, ServiceTables, TokenRow};
 
 impl ServiceTables for SqliteTx<'_> {
     fn put_token(&mut self, token: &TokenRow) -> Result<()> {
@@ -23,6 +23,15 @@ impl ServiceTables for SqliteTx<'_> {
 
     fn drop_token(&mut self, id: Id) -> Result<bool> {
         Ok(self.run("DELETE FROM tokens WHERE id = ?1", params![id])? > 0)
+    }
+
+    fn put_act(&mut self, act: &ActRow) -> Result<()> {
+        self.put(act)
+    }
+
+    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
+        let newest = "WHERE at_ms < ?1 ORDER BY at_ms DESC, id DESC LIMIT ?2";
+        self.rows(newest, params![before_ms, limit as i64])
     }
 
     fn put_hook(&mut self, hook: &HookRow) -> Result<()> {

@@ -96,6 +96,22 @@ fn l05_refusals_are_bounded() {
             assert!(!store.person().resume_run(run, None).await.unwrap().is_applied());
         }
         assert_eq!(look(&store, |db| db.refusals(run)).len(), sprag_store::testing::REFUSALS_KEPT);
+        // A reader of all runs continues after the last one that it saw.
+        let all = store.queries().refusals_after(0, 1_000).unwrap();
+        assert_eq!(all.len(), sprag_store::testing::REFUSALS_KEPT);
+        assert!(all.is_sorted_by_key(|(id, _)| *id), "{all:?}");
+        let last = store.queries().last_refusal().unwrap();
+        assert_eq!(all.last().map(|(id, _)| *id), Some(last));
+        assert!(store.queries().refusals_after(last, 1_000).unwrap().is_empty());
+        assert!(!store.person().resume_run(run, None).await.unwrap().is_applied());
+        let next = store.queries().refusals_after(last, 1).unwrap();
+        assert_eq!(next.iter().map(|(_, refusal)| refusal.place.run).collect::<Vec<_>>(), [Some(run)]);
+        // A comment on a run's changes needs the run, and is read like a note.
+        store.person().add_review_comment(run, "ann".into(), "why".into()).await.unwrap();
+        let notes = store.queries().notes(run, Some(sprag_store::REVIEW_TAG), 0, 10).unwrap();
+        assert_eq!(notes.iter().map(|note| &*note.text).collect::<Vec<_>>(), ["why"]);
+        let none = sprag_lifecycle::RunId::new(1, 1);
+        assert!(store.person().add_review_comment(none, "ann".into(), "why".into()).await.is_err());
     });
 }
 

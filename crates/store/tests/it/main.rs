@@ -18,6 +18,7 @@ mod kills;
 mod labels;
 mod outside;
 mod packs;
+mod permissions;
 mod postgres;
 mod postgres_faults;
 mod power_loss;

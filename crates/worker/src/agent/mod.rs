@@ -10,6 +10,7 @@
 //! An agent process lives only inside an execution, under the supervisor of a command: it is owned, fenced and leased like
 //! one, and its whole tree is gone before the attempt is reported.
 
+mod asking;
 mod process;
 mod prompt;
 mod resolve;
@@ -30,6 +31,7 @@ use crate::environment::RunEnvironment;
 use crate::evidence::{self, MAX_VALUE_BYTES};
 use crate::secrets::masker;
 use crate::slots::Ended;
+use asking::{AskTerms, Asking};
 use process::{Bounds, Finished, Start, Stop, shown};
 use prompt::{Situation, prompt};
 pub(crate) use resolve::credentials;
@@ -224,11 +226,19 @@ impl AgentStep<'_> {
             id.clone_into(&mut stored.id);
             stored.save(&path)
         };
+        let terms = AskTerms {
+            answer_within_ms: self.agent.answer_within_ms,
+            park_after_ms: self.agent.park_after_ms,
+        };
+        let records = commands.records();
+        let asking =
+            Asking::new(&self.resolved.settings.name, assignment.lease, records, terms, masker(self.spec));
         let began_ms = boot_ms();
         let finished = process::run(
             &self.work,
             Start { order, launch: &launch, message },
             &bounds,
+            asking,
             transcript,
             &mut on_session,
             control,
@@ -338,6 +348,17 @@ impl AgentStep<'_> {
             Some(Stop::NotStored(why)) => {
                 ("session", format!("the agent's session could not be stored: {why}"), true)
             }
+            Some(Stop::NotAsked(why)) => ("permission", format!("its question was not asked: {why}"), true),
+            Some(Stop::Unanswered(asked)) => {
+                let within = shown(Duration::from_millis(self.agent.answer_within_ms));
+                let facts = json!({
+                    "reason": "permission",
+                    "message": format!("{}: there was no answer within {within}: {asked}", self.resolved.settings.name),
+                    "remedy": "resume the run: the agent continues its session and asks again",
+                });
+                return Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) });
+            }
+            Some(Stop::Parked) => return Ended::Report(Ending::Parked),
             Some(Stop::Cancelled) => return Ended::Report(Ending::Cancelled),
             None => ("agent", failure.message.clone(), follow_up != FollowUp::GiveUp),
         };

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use sprag_agent::{
-    AgentControl, Event, Exit, Failure, FailureKind, Launch, Limits, Message, Refused, RunnerSettings,
-    TurnEnd, Usage, explain_exit,
+    AgentControl, Event, Exit, Failure, FailureKind, Launch, Limits, Message, Permissions, Refused,
+    RunnerSettings, TurnEnd, Usage, explain_exit,
 };
 use sprag_pipeline::AgentBudget;
 use sprag_process::{
@@ -18,6 +18,7 @@ use sprag_process::{
 };
 use sprag_store::Ending;
 
+use super::asking::{Asked, Asking, send_answer};
 use super::transcript::Transcript;
 use crate::command::{Work, failed, guard_ms};
 use crate::control::{Control, Signal, left, pause};
@@ -45,6 +46,12 @@ pub(crate) enum Stop {
     Budget(String),
     /// The session could not be stored.
     NotStored(String),
+    /// The agent's question had no answer in time.
+    Unanswered(String),
+    /// The agent's question could not be asked.
+    NotAsked(String),
+    /// The agent is stopped until its question is answered.
+    Parked,
 }
 
 /// The end of a process.
@@ -111,6 +118,7 @@ pub(crate) async fn run(
     work: &Work<'_>,
     start: Start<'_>,
     bounds: &Bounds,
+    mut asking: Asking,
     transcript: &mut Transcript,
     on_session: OnSession<'_>,
     control: &mut Control,
@@ -155,16 +163,44 @@ pub(crate) async fn run(
                 Some(event) => {
                     watch.saw_event();
                     transcript.add(&event);
+                    match &event {
+                        Event::PermissionRequested(request) if launch.permissions == Permissions::Ask => {
+                            asking.requested(request.clone());
+                        }
+                        Event::PermissionClosed { request, how } => {
+                            asking.closed(request, *how, state.stopped.is_some()).await;
+                        }
+                        _ => {}
+                    }
                     state.on(event, &agent, on_session).await;
                 }
                 None => is_open = false,
             },
+            asked = asking.next(), if asking.is_open() && state.stopped.is_none() => {
+                watch.saw_event();
+                match asked {
+                    Asked::Answered { request, answer } => send_answer(&agent, request, answer).await,
+                    Asked::Expired => state.stop(Stop::Unanswered(asking.text()), &agent).await,
+                    Asked::Failed(why) => state.stop(Stop::NotAsked(why), &agent).await,
+                    Asked::Parked => {
+                        transcript.note("sprag: no answer yet: the agent is stopped, and continues when there is one");
+                        state.stop(Stop::Parked, &agent).await;
+                    }
+                    Asked::NotHeld => {}
+                }
+            }
             ended = running.wait() => break ended,
             () = pause(left(wake_ms)) => {}
         }
         if state.deadline_ms.is_some_and(|deadline_ms| deadline_ms <= boot_ms()) {
             state.deadline_ms = None;
             warn(work, running.cancel());
+        }
+        if state.stopped.is_some() {
+            asking.stop();
+        } else if asking.is_open() {
+            // An agent that waits for a person is not stalled.
+            watch.saw_event();
         }
         if let Some(verdict) = watch.look(running.supervisor_pid()).await.filter(|_| state.stopped.is_none())
         {

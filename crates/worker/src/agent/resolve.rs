@@ -131,6 +131,7 @@ impl Resolved {
         launch.permissions = match agent.permissions {
             AgentPermissions::Auto => Permissions::Auto,
             AgentPermissions::ReadOnly => Permissions::ReadOnly,
+            AgentPermissions::Ask => Permissions::Ask,
         };
         launch.model.clone_from(&agent.model);
         launch.system.clone_from(&agent.system);

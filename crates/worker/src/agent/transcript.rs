@@ -148,7 +148,7 @@ fn turn_end(end: &TurnEnd) -> String {
 }
 
 /// Returns the first line of a text, shortened, with control characters replaced.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     let mut shown: String =
         line.chars().take(MAX_LINE_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();

@@ -110,10 +110,10 @@ fn a_checkpoint_is_restored_exactly() {
     assert_eq!(tree("refs/sprag/runs/work/again"), tree(&first.commit));
 
     let repository = worktrees.repository();
-    let diff = repository.diff(&first.commit, &second.name, usize::MAX).expect("compared");
-    let error = repository.diff(&first.commit, &second.name, diff.len() - 1).expect_err("too long");
+    let diff = repository.diff(&first.commit, &second.name, &[], usize::MAX).expect("compared");
+    let error = repository.diff(&first.commit, &second.name, &[], diff.len() - 1).expect_err("too long");
     assert!(matches!(error.kind, Kind::TooMuchOutput { .. }), "{error}");
-    assert_eq!(repository.diff(&first.commit, &second.name, diff.len()).expect("compared"), diff);
+    assert_eq!(repository.diff(&first.commit, &second.name, &[], diff.len()).expect("compared"), diff);
     assert!(diff.contains("+second") && diff.contains("more/later"), "{diff}");
     assert_eq!(repository.find_checkpoint("work", "two").expect("found"), second);
     assert_eq!(repository.checkpoints("work").expect("listed").len(), 3);

@@ -72,9 +72,17 @@ impl AtRemote<'_> {
     }
 
     /// Starts a run from a finished step of another.
-    pub(super) async fn fork(&self, run: Option<&str>, from: &str, detach: bool) -> Result<Exit, Failure> {
+    pub(super) async fn fork(
+        &self,
+        run: Option<&str>,
+        from: &str,
+        key: Option<&str>,
+        detach: bool,
+    ) -> Result<Exit, Failure> {
         let run = self.run(run).await?;
-        let told = self.post(&format!("/v1/runs/{}/fork", escaped(&run)), json!({ "from": from })).await?;
+        let path = format!("/v1/runs/{}/fork", escaped(&run));
+        let answer = self.ask("POST", &path, key, Some(json!({ "from": from }))).await?;
+        let told: Value = serde_json::from_slice(&answer).unwrap_or_default();
         self.shown(&told, "started", 0, detach).await
     }
 

@@ -6,9 +6,9 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::stream::{Following, News};
-use super::{AtRemote, LIMIT, escaped, word};
+use super::{AtRemote, LIMIT, escaped};
+use crate::commands::events;
 use crate::exit::{Exit, Failure};
-use crate::show::line;
 
 /// The number of journal entries in one request.
 const PAGE: usize = 1000;
@@ -64,19 +64,7 @@ impl AtRemote<'_> {
     }
 
     fn show_entry(&self, entry: &Value) {
-        if self.context.json {
-            line(&entry.to_string());
-            return;
-        }
-        let from = entry["from"].as_str().unwrap_or("·");
-        line(&format!(
-            "{:>6} {}  {:<21} {from} → {}  {}",
-            entry["seq"],
-            word(entry, "at"),
-            word(entry, "event"),
-            word(entry, "to"),
-            word(entry, "id")
-        ));
+        events::print(self.context, entry);
     }
 }
 

@@ -2,47 +2,43 @@
 
 use serde_json::Value;
 use sprag_app::GraphView;
+use sprag_lifecycle::Word;
 
 use super::{AtRemote, MOST_LISTED, escaped, status_of, word};
-use crate::args::GraphFormat;
-use crate::commands::{diff, graph};
+use crate::args::{GraphFormat, ListOptions};
+use crate::commands::ls::{self, Listed};
+use crate::commands::{diff, explain, graph, questions};
 use crate::exit::{Exit, Failure};
-use crate::show::{hanging, line, plain, table};
+use crate::show::{line, local, span, time_in};
+
+/// The most pages of open questions that are read.
+const MOST_PAGES: usize = 20;
 
 impl AtRemote<'_> {
-    pub(super) async fn ls(
-        &self,
-        statuses: &[String],
-        waiting: Option<&str>,
-        labels: &[String],
-        limit: usize,
-    ) -> Result<Exit, Failure> {
-        let label =
-            if labels.is_empty() { String::new() } else { format!("&label={}", escaped(&labels.join(","))) };
-        let status = if statuses.is_empty() {
-            String::new()
-        } else {
-            format!("&status={}", escaped(&statuses.join(",")))
-        };
-        let listed =
-            self.get(&format!("/v1/runs?limit={}{status}{label}", limit.clamp(1, MOST_LISTED))).await?;
-        let mut runs = listed["runs"].as_array().cloned().unwrap_or_default();
-        if let Some(kind) = waiting {
-            runs.retain(|run| run["waiting_for"].as_str().is_some_and(|wait| kind == "any" || kind == wait));
+    pub(super) async fn ls(&self, options: &ListOptions) -> Result<Exit, Failure> {
+        let statuses: Vec<&str> = options.statuses()?.iter().map(|status| status.as_str()).collect();
+        let mut query = format!("/v1/runs?limit={MOST_LISTED}&boards={}", options.boards);
+        if !statuses.is_empty() {
+            query += &format!("&status={}", statuses.join(","));
         }
-        if self.context.json {
-            line(&Value::Array(runs).to_string());
-            return Ok(Exit::Ok);
+        if !options.labels.is_empty() {
+            query += &format!("&label={}", escaped(&options.labels.join(",")));
         }
-        let rows: Vec<Vec<String>> = runs
-            .iter()
-            .map(|run| {
-                let words = [word(run, "id"), word(run, "pipeline"), status_of(run), word(run, "created_at")];
-                words.into_iter().chain([word(run, "name")]).collect()
-            })
-            .collect();
-        table(self.context.style, &["RUN", "PIPELINE", "STATUS", "CREATED", "NAME"], &rows);
-        Ok(Exit::Ok)
+        let mut listed = Listed::default();
+        let mut cursor = String::new();
+        for _ in 0..ls::SEARCHED / MOST_LISTED {
+            let page = self.get(&format!("{query}{cursor}")).await?;
+            let runs = page["runs"].as_array().into_iter().flatten();
+            listed.runs.extend(runs.filter(|run| options.is_meant(run["waiting_for"].as_str())).cloned());
+            listed.damaged.extend(page["damaged"].as_array().into_iter().flatten().cloned());
+            listed.more = listed.runs.len() > options.limit;
+            match page["next_cursor"].as_str() {
+                Some(next) if !listed.more => cursor = format!("&cursor={}", escaped(next)),
+                _ => break,
+            }
+        }
+        listed.runs.truncate(options.limit);
+        ls::print(self.context, &listed, options, jiff::Timestamp::now().as_millisecond())
     }
 
     pub(super) async fn status(&self, run: Option<&str>) -> Result<Exit, Failure> {
@@ -52,7 +48,16 @@ impl AtRemote<'_> {
             return Ok(Exit::Ok);
         }
         let style = self.context.style;
-        self.head(&told);
+        let created = time_in(&told, "created_at").map(local).unwrap_or_default();
+        let ended = time_in(&told, "ended_at").unwrap_or_else(|| jiff::Timestamp::now().as_millisecond());
+        let took = time_in(&told, "started_at").map(|at| format!(" · {}", span(ended - at)));
+        line(&format!(
+            "{}  {}  {}  {}",
+            style.bold(&word(&told, "id")),
+            word(&told, "pipeline"),
+            style.status(&status_of(&told), 0),
+            style.dim(&format!("{created}{}", took.unwrap_or_default()))
+        ));
         for step in told["steps"].as_array().into_iter().flatten() {
             let status = if step["not_run"] == true { "not run".to_owned() } else { status_of(step) };
             let attempt = step["attempt"].as_u64().filter(|attempt| *attempt > 1);
@@ -68,78 +73,20 @@ impl AtRemote<'_> {
         Ok(Exit::Ok)
     }
 
-    /// Prints the first line about a run.
-    fn head(&self, told: &Value) {
-        let style = self.context.style;
-        line(&format!(
-            "{}  {}  {}",
-            style.bold(&word(told, "id")),
-            word(told, "pipeline"),
-            style.status(&status_of(told), 0)
-        ));
-    }
-
     pub(super) async fn explain(&self, run: Option<&str>) -> Result<Exit, Failure> {
         let told = self.get(&format!("/v1/runs/{}/explain", escaped(&self.run(run).await?))).await?;
-        if self.context.json {
-            line(&told.to_string());
-            return Ok(Exit::Ok);
-        }
-        let style = self.context.style;
-        self.head(&told);
-        if let Some(place) = told["waits_for"].as_str() {
-            line(&format!("  the run waits for {}", plain(place)));
-        }
-        for failure in told["failed"].as_array().into_iter().flatten() {
-            line(&format!(
-                "  {} {} failed: {}",
-                style.sign("failed"),
-                word(failure, "step"),
-                word(failure, "why")
-            ));
-            for text in failure["last_lines"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                line(&format!("      │ {}", plain(text)));
-            }
-        }
-        for step in told["blocked"].as_array().into_iter().flatten() {
-            let name = style.bold(&word(step, "step"));
-            line(&format!("  {} {name} (blocked)", style.sign("failed")));
-            line(&format!("      because    {}", hanging(&word(step, "message"), 17)));
-            line(&format!("      to do      {}", hanging(&word(step, "remedy"), 17)));
-        }
-        for step in told["steps"].as_array().into_iter().flatten() {
-            line(&format!(
-                "  {} {} ({})",
-                style.sign(&word(step, "status")),
-                style.bold(&word(step, "id")),
-                word(step, "status")
-            ));
-            for (name, key) in
-                [("waits for", "waits_for"), ("since", "since"), ("until", "until"), ("owner", "owner")]
-            {
-                if let Some(text) = step[key].as_str() {
-                    line(&format!("      {name:<9}  {}", hanging(text, 17)));
-                }
-            }
-        }
-        Ok(Exit::Ok)
+        explain::print(self.context, &told, jiff::Timestamp::now().as_millisecond())
     }
 
     pub(super) async fn questions(&self) -> Result<Exit, Failure> {
-        let told = self.get("/v1/gates?kind=question").await?;
-        let gates = told["gates"].as_array().cloned().unwrap_or_default();
-        if self.context.json {
-            line(&Value::Array(gates).to_string());
-            return Ok(Exit::Ok);
+        let (mut gates, mut cursor) = (Vec::new(), String::new());
+        for _ in 0..MOST_PAGES {
+            let page = self.get(&format!("/v1/gates?kind=question{cursor}")).await?;
+            gates.extend(page["gates"].as_array().into_iter().flatten().cloned());
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            cursor = format!("&cursor={}", escaped(next));
         }
-        for gate in &gates {
-            line(&format!("{}  {}", word(gate, "run"), word(gate, "step")));
-            line(&format!("    {}", hanging(gate["ask"].as_str().unwrap_or_default(), 4)));
-        }
-        if gates.is_empty() {
-            line("no open questions");
-        }
-        Ok(Exit::Ok)
+        questions::print(self.context, &gates, jiff::Timestamp::now().as_millisecond())
     }
 
     pub(super) async fn graph(

@@ -78,9 +78,7 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
             }
             remote.start(command, file).await
         }
-        Command::Ls { status, waiting, labels, limit, .. } => {
-            remote.ls(status, waiting.as_deref(), labels, *limit).await
-        }
+        Command::Ls { options, .. } => remote.ls(options).await,
         Command::Status { run, .. } => remote.status(run.as_deref()).await,
         Command::Logs { run, step, options, .. } => {
             remote.logs(run.as_deref(), step.as_deref(), options).await
@@ -102,7 +100,9 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
         Command::Rewind { run, to, detach, .. } => {
             remote.go_back(run.as_deref(), "rewind", json!({ "to": to }), *detach).await
         }
-        Command::Fork { run, from, detach, .. } => remote.fork(run.as_deref(), from, *detach).await,
+        Command::Fork { run, from, detach, idempotency_key, .. } => {
+            remote.fork(run.as_deref(), from, idempotency_key.as_deref(), *detach).await
+        }
         Command::Approve { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, true).await,
         Command::Reject { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, false).await,
         Command::Signal { run, name, payload, .. } => remote.signal(run, name, payload.as_deref()).await,
@@ -223,7 +223,7 @@ impl<'c> AtRemote<'c> {
 }
 
 /// Returns the problem that the server reports, with the exit code that the same problem has without a server.
-fn problem(status: u16, body: &[u8]) -> Failure {
+pub(super) fn problem(status: u16, body: &[u8]) -> Failure {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let message =
         told["message"].as_str().map_or_else(|| format!("the server answers {status}"), str::to_owned);
@@ -232,7 +232,9 @@ fn problem(status: u16, body: &[u8]) -> Failure {
         _ => Failure::error(message),
     };
     let next = match status {
-        401 | 403 => Some("show a token of the server with --token or SPRAG_TOKEN".to_owned()),
+        401 | 403 if told["code"] != "unsigned" => {
+            Some("show a token of the server with --token or SPRAG_TOKEN".to_owned())
+        }
         _ => told["next"].as_str().map(str::to_owned),
     };
     Failure { next, ..failure }

@@ -14,7 +14,18 @@ export interface Wanted {
   rows?: number;
   value?: string;
   required?: boolean;
-  act: (text: string) => Promise<unknown>;
+  /** Further fields, for what one text cannot say. */
+  fields?: Field[];
+  act: (text: string, fields: Record<string, string>) => Promise<unknown>;
+}
+
+export interface Field {
+  name: string;
+  label: string;
+  rows?: number;
+  value?: string;
+  choices?: string[];
+  required?: boolean;
 }
 
 export const dialog = $state<{ open: Wanted | undefined }>({ open: undefined });

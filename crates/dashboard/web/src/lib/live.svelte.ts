@@ -9,9 +9,15 @@ import type { Entry } from './api';
 
 export type Link = 'connecting' | 'live' | 'stale';
 type Listener = (entries: Entry[]) => void;
+/** Something beside the journal: a refused report, or a change of the comments on a run's changes. */
+export interface Hint {
+  name: string;
+  run?: string | null;
+}
 type Message =
   | { kind: 'entries'; entries: Entry[] }
   | { kind: 'state'; state: Link; since: number | null }
+  | { kind: 'hints'; hints: Hint[] }
   | { kind: 'anew' }
   | { kind: 'hello' };
 
@@ -25,6 +31,7 @@ export const live = $state({ state: 'connecting' as Link, since: null as number 
 
 const listeners = new Set<Listener>();
 const anewListeners = new Set<() => void>();
+const hintListeners = new Set<(hint: Hint) => void>();
 let channel: BroadcastChannel | undefined;
 let started = false;
 let stopped = false;
@@ -40,6 +47,12 @@ export function onEntries(run: Listener): () => void {
 export function onAnew(run: () => void): () => void {
   anewListeners.add(run);
   return () => anewListeners.delete(run);
+}
+
+/** Calls `run` with each hint; returns a function that ends this. */
+export function onHint(run: (hint: Hint) => void): () => void {
+  hintListeners.add(run);
+  return () => hintListeners.delete(run);
 }
 
 /** Starts to follow the journal after the entry `seq`. */
@@ -63,6 +76,7 @@ export function unfollow(): void {
 
 function receive(message: Message): void {
   if (message.kind === 'entries') deliver(message.entries);
+  if (message.kind === 'hints') deliverHints(message.hints);
   if (message.kind === 'state') setState(message.state, message.since);
   if (message.kind === 'anew') anewListeners.forEach((run) => run());
   if (message.kind === 'hello' && leading) {
@@ -88,6 +102,10 @@ function deliver(entries: Entry[]): void {
   live.seq = fresh[fresh.length - 1]!.seq;
   if (missed) anewListeners.forEach((run) => run());
   else listeners.forEach((run) => run(fresh));
+}
+
+function deliverHints(hints: Hint[]): void {
+  for (const hint of hints) hintListeners.forEach((run) => run(hint));
 }
 
 /** Holds the connection for as long as this tab lives. */
@@ -116,7 +134,7 @@ async function lead(): Promise<void> {
 async function read(control: AbortController, onOpen: () => void): Promise<void> {
   let alarm = setTimeout(() => control.abort(), SILENCE_MS);
   const after = live.seq;
-  const response = await fetch(`/v1/events?after=${after}`, {
+  const response = await fetch(`/v1/events?after=${after}&hints=true`, {
     credentials: 'same-origin',
     signal: control.signal,
     headers: { accept: 'text/event-stream' },
@@ -142,26 +160,36 @@ async function read(control: AbortController, onOpen: () => void): Promise<void>
       alarm = setTimeout(() => control.abort(), SILENCE_MS);
       const parts = (rest + value).split('\n\n');
       rest = parts.pop() ?? '';
-      const entries = parts.flatMap(parse);
-      if (entries.length === 0) continue;
-      channel?.postMessage({ kind: 'entries', entries } satisfies Message);
-      deliver(entries);
+      const events = parts.map(parse);
+      const entries = events.flatMap((event) => (event && 'entry' in event ? [event.entry] : []));
+      const hints = events.flatMap((event) => (event && 'hint' in event ? [event.hint] : []));
+      if (entries.length) {
+        channel?.postMessage({ kind: 'entries', entries } satisfies Message);
+        deliver(entries);
+      }
+      if (hints.length) {
+        channel?.postMessage({ kind: 'hints', hints } satisfies Message);
+        deliverHints(hints);
+      }
     }
   } finally {
     clearTimeout(alarm);
   }
 }
 
-function parse(event: string): Entry[] {
-  const data = event
-    .split('\n')
-    .filter((line) => line.startsWith('data:'))
-    .map((line) => line.slice(5).trimStart())
-    .join('\n');
-  if (!data) return [];
+/** An event with a number is an entry of the journal; one without is a hint. */
+function parse(event: string): { entry: Entry } | { hint: Hint } | undefined {
+  const fields = new Map<string, string>();
+  for (const line of event.split('\n')) {
+    const at = line.indexOf(':');
+    if (at > 0) fields.set(line.slice(0, at), line.slice(at + 1).trimStart());
+  }
+  const data = fields.get('data');
+  if (!data) return undefined;
   try {
-    return [JSON.parse(data) as Entry];
+    const value = JSON.parse(data) as Entry & Hint;
+    return fields.has('id') ? { entry: value } : { hint: { ...value, name: fields.get('event') ?? '' } };
   } catch {
-    return [];
+    return undefined;
   }
 }

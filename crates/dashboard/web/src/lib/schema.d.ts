@@ -55,6 +55,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/accounts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List accounts of coding agents */
+        get: operations["accounts_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/accounts/{account}/hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Hold an account: no further step uses it until the hold ends */
+        post: operations["accounts_hold"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/accounts/{account}/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Release an account */
+        post: operations["accounts_release"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/boards": {
         parameters: {
             query?: never;
@@ -366,7 +417,7 @@ export interface paths {
         put?: never;
         /**
          * Add a webhook
-         * @description Messages are POSTs of `{"hook": ID, "events": [ENTRY, …]}` with the headers `sprag-event-id` (the last
+         * @description Messages of the format `json` are POSTs of `{"hook": ID, "events": [ENTRY, …], "runs": {…}}` with the headers `sprag-event-id` (the last
          *     entry's number), `sprag-timestamp` and `sprag-signature: v1=HEX`, the HMAC-SHA256 of the time, a dot and the
          *     body. They are delivered in order and at least once.
          */
@@ -412,6 +463,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/hooks/{id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a test message at once, without moving the hook's position */
+        post: operations["hooks_test"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/journal": {
         parameters: {
             query?: never;
@@ -421,6 +489,26 @@ export interface paths {
         };
         /** Read the journal */
         get: operations["events_journal"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/landings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List landings: whose turn it is, what waits, and what was refused
+         * @description Landings of live runs, and of the newest 500 runs. The turn is known for repositories of this host.
+         */
+        get: operations["landings_list"];
         put?: never;
         post?: never;
         delete?: never;
@@ -497,6 +585,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/pipelines/{pipeline}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a pipeline of the project: its inputs and its steps */
+        get: operations["pipelines_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/queues": {
         parameters: {
             query?: never;
@@ -565,6 +670,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/refusals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the newest reports that a table refused, of all runs */
+        get: operations["events_refusals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/runs": {
         parameters: {
             query?: never;
@@ -584,6 +706,23 @@ export interface paths {
          *     worker, the answer says how many there are, and how the run treats them (`uncommitted`).
          */
         post: operations["runs_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/find": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Find a run by what a person calls it */
+        get: operations["runs_find"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -659,6 +798,79 @@ export interface paths {
          */
         post: operations["runs_cancel"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the files that a run's steps changed, or show the changes of one of them */
+        get: operations["steps_changes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/comments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the comments on a run's changes */
+        get: operations["steps_comments"];
+        put?: never;
+        /**
+         * Comment on lines of a run's changes
+         * @description A comment belongs to the two commits that were compared. It is only a remark until it is sent with the answer to a
+         *     question.
+         */
+        post: operations["steps_comment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/comments/sent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Mark comments as sent, such as with the answer to a question */
+        post: operations["steps_sent"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/comments/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove a comment on a run's changes */
+        delete: operations["steps_remove"];
         options?: never;
         head?: never;
         patch?: never;
@@ -741,6 +953,23 @@ export interface paths {
         };
         /** Show the steps of a run as a graph: what each needs, and its status */
         get: operations["steps_graph"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/questions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the questions of a run that waits for nothing else */
+        get: operations["gates_questions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1362,6 +1591,35 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description An account. */
+        AccountView: {
+            /** @description The time since which it is held. */
+            held_since?: string | null;
+            /** @description The end of the hold; absent if it is free, or if only a person ends the hold. */
+            held_until?: string | null;
+            /**
+             * Format: int32
+             * @description The number of steps that may use it at once, as the run that used it last says; absent before the first one.
+             */
+            max_parallel?: number | null;
+            /** @description Its name. */
+            name: string;
+            /** @description The reason of the hold; absent if it is free. */
+            reason?: string | null;
+            /** @description The run that reported the usage limit; absent if it is free, or if a person holds it. */
+            run?: string | null;
+            /** @description The number of steps that use it. */
+            running: number;
+            /** @description `free`, `held`, or `probing`: one step tries the account after a hold. */
+            status: string;
+            /** @description The number of steps that wait for it. */
+            waiting: number;
+        };
+        /** @description Accounts. */
+        Accounts: {
+            /** @description The accounts that runs or persons have named, by name. */
+            accounts: components["schemas"]["AccountView"][];
+        };
         /** @description The result of adding tasks. */
         Added: {
             /** @description One result for each task, in order. */
@@ -1521,6 +1779,45 @@ export interface components {
             /** @description Whether to cancel tasks that have not been started. */
             cancel_waiting?: boolean;
         };
+        /** @description A stored comment. */
+        CommentView: {
+            /** @description The time when it was written. */
+            at: string;
+            /** @description The name of the token that wrote it. */
+            author: string;
+            /**
+             * Format: int32
+             * @description The first line, from 1.
+             */
+            first: number;
+            /** @description The commit before the changes. */
+            from: string;
+            /**
+             * Format: int64
+             * @description The number; later comments have higher numbers.
+             */
+            id: number;
+            /**
+             * Format: int32
+             * @description The last line.
+             */
+            last: number;
+            /** @description The file's path. */
+            path: string;
+            /** @description Whether it was sent as an answer or as feedback. */
+            sent: boolean;
+            /** @description The side whose lines are meant. */
+            side: components["schemas"]["ReviewSide"];
+            /** @description The text. */
+            text: string;
+            /** @description The commit after the changes. */
+            to: string;
+        };
+        /** @description Comments on a run's changes. */
+        Comments: {
+            /** @description The comments, oldest first. */
+            comments: components["schemas"]["CommentView"][];
+        };
         /** @description The number of runs in each status. */
         Counted: {
             /** @description The numbers, by status; a status without runs is absent. */
@@ -1567,6 +1864,15 @@ export interface components {
              * @description Tasks that wait for other tasks.
              */
             waiting: number;
+        };
+        /** @description A run that cannot be read. */
+        DamagedView: {
+            /** @description Its id. */
+            id: string;
+            /** @description The row, the column, and what is wrong with the value. */
+            reason: string;
+            /** @description `damaged`. */
+            status: string;
         };
         /** @description The result of a finished task. */
         Done: {
@@ -1680,6 +1986,8 @@ export interface components {
              * @description The attempt, from 1.
              */
             attempt: number;
+            /** @description The kind of its work, in one word, such as `run` or `agent`. */
+            kind: string;
             /** @description The end of the worker's lease without a heartbeat. */
             lease_until: string;
             /** @description The run's own name, if it has one. */
@@ -1782,6 +2090,19 @@ export interface components {
             /** @description The reason, such as `exit code 3`. */
             why: string;
         };
+        /** @description The change of one file. */
+        FileChange: {
+            /** @description The number of added lines. */
+            added: number;
+            /** @description Whether it is not text. Its lines are not counted. */
+            binary?: boolean;
+            /** @description Its path before it was renamed. */
+            old_path?: string | null;
+            /** @description Its path in the repository; the new one if it was renamed. */
+            path: string;
+            /** @description The number of removed lines. */
+            removed: number;
+        };
         /** @description The step after which the new run starts. */
         ForkAfter: {
             /** @description The finished step. */
@@ -1789,8 +2110,8 @@ export interface components {
         };
         /** @description A person's answer. */
         GateAnswer: {
-            /** @description Whether the run continues. */
-            approved: boolean;
+            /** @description Whether the run continues; decided by the choice if it is left out. */
+            approved?: boolean | null;
             /** @description The choice; by default the first one to approve, the last one to reject. */
             choice?: string | null;
             /** @description A comment; a step that is sent back reads it. */
@@ -1909,15 +2230,56 @@ export interface components {
             /** @description The token. */
             token: string;
         };
+        /** @description A request to hold an account. */
+        Hold: {
+            /** @description The reason, in a few words. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description The length of the hold in seconds; without it only a release ends the hold.
+             */
+            seconds?: number | null;
+        };
+        /** @description The form of a hook's messages, and the way to their receiver. */
+        HookDelivery: {
+            /**
+             * @description The command that reads the messages from its stdin; absent if they are sent to a URL.
+             * @default null
+             */
+            command: string | null;
+            /**
+             * @description The format of the messages.
+             * @default json
+             */
+            format: components["schemas"]["HookFormat"];
+            /**
+             * @description The template of the format `template`; absent otherwise.
+             * @default null
+             */
+            template: string | null;
+        };
         /** @description The entries that a hook receives. A missing part selects everything. */
         HookFilter: {
             /** @description Only entries of these kinds of entities, such as `run`. */
             entities?: string[];
             /** @description Only these events, such as `run.succeeded`. */
             events?: string[];
+            /** @description Only entries of runs with all of these labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Only entries of runs of these pipelines. */
+            pipelines?: string[];
             /** @description Only entries of this run. */
             run?: string | null;
+            /** @description Only the entries with which a run gets one of these statuses, such as `failed`. */
+            statuses?: string[];
         };
+        /**
+         * @description The format of a hook's messages.
+         * @enum {string}
+         */
+        HookFormat: "json" | "slack" | "standard" | "template";
         /** @description A hook without its secret. */
         HookView: {
             /** @description The time when it was added. */
@@ -1927,6 +2289,8 @@ export interface components {
              * @description The number of the last entry that it received, or that its filter left out.
              */
             cursor: number;
+            /** @description The form of its messages. */
+            delivery: components["schemas"]["HookDelivery"];
             /** @description The last failure. */
             error?: string | null;
             /**
@@ -1940,13 +2304,40 @@ export interface components {
             id: string;
             /** @description The reason why it is parked; absent while it is active. */
             parked?: string | null;
-            /** @description The URL to which messages are sent. */
+            /** @description The URL to which messages are sent; `run:COMMAND` for a command. */
             url: string;
         };
         /** @description Hooks. */
         Hooks: {
             /** @description The hooks, without their secrets. */
             hooks: components["schemas"]["HookView"][];
+        };
+        /** @description A declared input of a pipeline. */
+        InputView: {
+            /** @description The allowed values; empty if any value of the type is allowed. */
+            allowed: Record<string, never>[];
+            /** @description The value of a run that does not set it. */
+            default?: unknown;
+            /** @description The author's description. */
+            description?: string | null;
+            /**
+             * Format: double
+             * @description The greatest number, or size of a text, list or object.
+             */
+            max?: number | null;
+            /**
+             * Format: double
+             * @description The least number, or size of a text, list or object.
+             */
+            min?: number | null;
+            /** @description The name. */
+            name: string;
+            /** @description A regular expression that the whole text must fit. */
+            pattern?: string | null;
+            /** @description Whether every run must set it. */
+            required: boolean;
+            /** @description The type: `string`, `integer`, `number`, `boolean`, `list` or `object`. */
+            type: string;
         };
         /** @description The state of a fan-out's items. */
         ItemsView: {
@@ -1983,6 +2374,62 @@ export interface components {
              * @description The lease in seconds from now [default: 1800].
              */
             lease_s?: number | null;
+        };
+        /**
+         * @description The state of a landing.
+         * @enum {string}
+         */
+        LandingState: "landing" | "waiting" | "preparing" | "queued" | "blocked" | "landed" | "refused" | "cancelled";
+        /** @description One landing: the last attempt at a step that lands. */
+        LandingView: {
+            /**
+             * Format: int32
+             * @description The attempt, from 1.
+             */
+            attempt: number;
+            /** @description The run that this one waits for; only in the state `waiting`. */
+            behind?: string | null;
+            /** @description The branch to land on. */
+            branch: string;
+            /** @description The branch's commit after the landing. */
+            commit?: string | null;
+            /** @description The time when the attempt was created. */
+            created_at: string;
+            /** @description The time when it ended. */
+            ended_at?: string | null;
+            /** @description The files that were in the way. */
+            files?: string[];
+            /** @description The refusal in a sentence, or a warning about a landing. */
+            message?: string | null;
+            /** @description The run's own name, if it has one. */
+            name?: string | null;
+            /** @description The pipeline's name. */
+            pipeline: string;
+            /** @description The remote that the branch is pushed to. */
+            push?: string | null;
+            /** @description Whether the branch was pushed; absent if it has not landed, or is not to be pushed. */
+            pushed?: boolean | null;
+            /** @description The kind of refusal, in one word: `conflict`, `verify`, `push`, `fenced`, `blocked` or `land`. */
+            reason?: string | null;
+            /** @description The repository's git directory; absent if the run has no worktree. */
+            repository?: string | null;
+            /** @description The run. */
+            run: string;
+            /** @description The time when a worker started it. */
+            started_at?: string | null;
+            /** @description The state. */
+            state: components["schemas"]["LandingState"];
+            /** @description The step. */
+            step: string;
+            /** @description The command that the result must pass before the branch moves. */
+            verify?: string | null;
+        };
+        /** @description The landings of live runs and of the newest runs. */
+        LandingsView: {
+            /** @description The landings: those that have not ended first, then the newest. */
+            landings: components["schemas"]["LandingView"][];
+            /** @description The branches on which a run lands at this moment. */
+            turns: components["schemas"]["TurnView"][];
         };
         /** @description The lifecycle of an entity: its statuses and transitions. */
         LifecycleView: {
@@ -2105,6 +2552,8 @@ export interface components {
         NewHook: {
             /** @description The entries that it receives. */
             filter?: components["schemas"]["HookFilter"];
+            /** @description The format of the messages: `json` if it is left out. */
+            format?: components["schemas"]["HookFormat"];
             /** @description The key that signs the messages; generated if it is left out. */
             secret?: string | null;
             /**
@@ -2112,6 +2561,8 @@ export interface components {
              * @description The entry after which it starts; the latest one if it is left out.
              */
             since?: number | null;
+            /** @description The text of each message, for the format `template`. */
+            template?: string | null;
             /**
              * @description The URL for the POST requests, starting with `http://`.
              * @example http://127.0.0.1:9000/sprag
@@ -2122,6 +2573,8 @@ export interface components {
         NewRun: {
             /** @description The folder in which its commands run; the project's folder if it is left out. */
             dir?: string | null;
+            /** @description Runs only this step and all steps that need it. */
+            from?: string | null;
             /** @description The run's inputs. */
             inputs?: {
                 [key: string]: Record<string, never>;
@@ -2132,6 +2585,8 @@ export interface components {
             };
             /** @description A name for the run, of 1 to 128 characters, to find it again; by default the pipeline's `run_name`. */
             name?: string | null;
+            /** @description Runs only these steps; the others are skipped. */
+            only?: string[];
             /** @description The name of one of the project's pipelines. */
             pipeline?: string | null;
             /**
@@ -2139,6 +2594,8 @@ export interface components {
              * @description Added to the priority of its steps.
              */
             priority?: number;
+            /** @description Skips these steps. */
+            skip?: string[];
             /**
              * @description The pipeline itself, in YAML.
              * @example steps:
@@ -2211,6 +2668,21 @@ export interface components {
             /** @description `empty`, `all_claimed`, `waiting_for_needs`, `backing_off` or `closed`. */
             why: string;
         };
+        /** @description A pipeline with its inputs and its steps. */
+        PipelineDetail: {
+            /** @description The author's description; absent if the file has none. */
+            description?: string | null;
+            /** @description The file. */
+            file: string;
+            /** @description The steps and what they need, laid out. */
+            graph: components["schemas"]["GraphView"];
+            /** @description The declared inputs, in order. */
+            inputs: components["schemas"]["InputView"][];
+            /** @description The name for requests. */
+            name: string;
+            /** @description Warnings: legal but probably unintended parts, with their positions. */
+            warnings: Record<string, never>[];
+        };
         /** @description A pipeline file. */
         PipelineView: {
             /** @description The author's description; absent if the file has none. */
@@ -2279,6 +2751,14 @@ export interface components {
              */
             total: number;
         };
+        /** @description The questions that alone keep a run from continuing. */
+        QuestionsAlone: {
+            /**
+             * @description The open questions of the run and of its child runs; none if the run also waits for something else, or if one
+             *     of its steps is executed.
+             */
+            questions: components["schemas"]["GateView"][];
+        };
         /** @description A request to limit a queue. */
         QueueLimit: {
             /**
@@ -2326,6 +2806,11 @@ export interface components {
             /** @description The queues that have settings, executions or workers. */
             queues: components["schemas"]["QueueView"][];
         };
+        /** @description Refused events. */
+        Refusals: {
+            /** @description The events, newest first. Each run keeps its last sixteen. */
+            refused: components["schemas"]["RefusedView"][];
+        };
         /** @description A refused transition. */
         Refused: {
             /** @description The kind of the entity. */
@@ -2363,6 +2848,8 @@ export interface components {
             event: string;
             /** @description `superseded` or `illegal`. */
             reason: string;
+            /** @description The entity's run. */
+            run?: string | null;
             /** @description The entity's step. */
             step?: string | null;
         };
@@ -2387,6 +2874,39 @@ export interface components {
             /** @description The step; all failed steps if it is left out. */
             step?: string | null;
         };
+        /** @description A comment on a range of lines. */
+        ReviewComment: {
+            /**
+             * Format: int32
+             * @description The first line, from 1.
+             */
+            first: number;
+            /** @description The commit before the changes. */
+            from: string;
+            /**
+             * Format: int32
+             * @description The last line.
+             */
+            last: number;
+            /** @description The file's path. */
+            path: string;
+            /**
+             * Format: int64
+             * @description The number of the comment that this one replaces.
+             */
+            replaces?: number | null;
+            /** @description The side whose lines are meant. */
+            side: components["schemas"]["ReviewSide"];
+            /** @description The text. */
+            text: string;
+            /** @description The commit after the changes. */
+            to: string;
+        };
+        /**
+         * @description The side of a comparison.
+         * @enum {string}
+         */
+        ReviewSide: "old" | "new";
         /** @description A step to go back to. */
         RewindTo: {
             /** @description The step. */
@@ -2404,6 +2924,19 @@ export interface components {
             unless_superseded: string[];
             /** @description The actors that may report it. */
             who: string[];
+        };
+        /** @description The files that a run's steps changed, and the changes of one of them. */
+        RunChanges: {
+            /** @description The changed files; only the one that was asked for, if one was. */
+            files: components["schemas"]["FileChange"][];
+            /** @description The commit of the first state. */
+            from: string;
+            /** @description The changes of the file that was asked for, as git prints them. */
+            patch?: string | null;
+            /** @description The run. */
+            run: string;
+            /** @description The commit of the second state. */
+            to: string;
         };
         /** @description A run with all its details. */
         RunDetail: components["schemas"]["StatusView"] & {
@@ -2436,6 +2969,8 @@ export interface components {
         };
         /** @description The changes between two recorded states of a run's worktree. */
         RunDiff: {
+            /** @description The changed files. */
+            files: components["schemas"]["FileChange"][];
             /** @description The commit of the first state. */
             from: string;
             /** @description The changes, as git prints them; empty if there are none. */
@@ -2475,6 +3010,8 @@ export interface components {
         /** @description Runs, newest first. */
         Runs: {
             counts?: components["schemas"]["Counted"] | null;
+            /** @description The runs of this page that cannot be read, with the reason; absent if there are none. */
+            damaged?: components["schemas"]["DamagedView"][];
             /** @description The cursor of the next page; absent if there is none. */
             next_cursor?: string | null;
             /** @description The runs. */
@@ -2489,6 +3026,11 @@ export interface components {
         Sent: {
             /** @description The step that received it; absent if it is stored for a later wait. */
             received_by?: string | null;
+        };
+        /** @description Comments that were sent. */
+        SentComments: {
+            /** @description The numbers of the comments. */
+            ids: number[];
         };
         /** @description A request to sign in: with a token, or with the code that `sprag serve --open` passed. */
         SignIn: {
@@ -2641,6 +3183,11 @@ export interface components {
             /** @description The tasks. */
             tasks: components["schemas"]["TaskView"][];
         };
+        /** @description The answer to a test message. */
+        TestedHook: {
+            /** @description The status with which the receiver accepted it. */
+            answer: string;
+        };
         /** @description A token without its secret. */
         TokenView: {
             /** @description The time of its creation. */
@@ -2658,6 +3205,19 @@ export interface components {
         Tokens: {
             /** @description The tokens, without their secrets. */
             tokens: components["schemas"]["TokenView"][];
+        };
+        /** @description The run whose turn it is to land on a branch. */
+        TurnView: {
+            /** @description The branch. */
+            branch: string;
+            /** @description The repository's git directory. */
+            repository: string;
+            /** @description The run that lands. */
+            run: string;
+            /** @description The time since which it has the turn. */
+            since: string;
+            /** @description The runs that wait for the turn. */
+            waiting: string[];
         };
         /** @description Uncommitted changes of the checkout in which a run with a worktree was started. */
         UncommittedView: {
@@ -2696,7 +3256,7 @@ export interface components {
          * @description The kind of thing that a run or a step waits for. The first of them counts, if a run waits for several.
          * @enum {string}
          */
-        WaitingFor: "person" | "task" | "signal" | "group" | "worker" | "time";
+        WaitingFor: "person" | "task" | "signal" | "group" | "account" | "worker" | "time";
         /** @description A worker or an agent that claims from queues. */
         WorkerView: {
             /** @description The time when it first registered. */
@@ -2968,6 +3528,127 @@ export interface operations {
             };
             /** @description Problem: the server is not ready */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    accounts_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accounts"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    accounts_hold: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The account's name */
+                account: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Hold"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountView"];
+                };
+            };
+            /** @description Problem: the request is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    accounts_release: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The account's name */
+                account: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountView"];
+                };
+            };
+            /** @description Problem: there is no such account */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is not held */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3725,6 +4406,11 @@ export interface operations {
                 event?: string;
                 /** @description Only entries after this number; only new ones if it is left out. `Last-Event-ID` has the same meaning. */
                 after?: number;
+                /**
+                 * @description Whether to send hints too: an event `refused` for each report that a table refuses, and an event `review` for each
+                 *     change of the comments on a run's changes. They have no number, and are not repeated after a reconnect.
+                 */
+                hints?: boolean;
             };
             header?: {
                 /** @description The id of the last event that the client received */
@@ -4088,6 +4774,55 @@ export interface operations {
             };
         };
     };
+    hooks_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The hook's number */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TestedHook"];
+                };
+            };
+            /** @description Problem: there is no such hook */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the receiver did not accept the message */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     events_journal: {
         parameters: {
             query?: {
@@ -4110,6 +4845,34 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Journal"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    landings_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LandingsView"];
                 };
             };
             /** @description Problem: what failed, and what to do next */
@@ -4226,6 +4989,55 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Checked"];
+                };
+            };
+            /** @description Problem: the mistakes in the pipeline, with line and column */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pipelines_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The pipeline's name */
+                pipeline: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PipelineDetail"];
+                };
+            };
+            /** @description Problem: the project has no such pipeline */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description Problem: the mistakes in the pipeline, with line and column */
@@ -4400,6 +5212,37 @@ export interface operations {
             };
         };
     };
+    events_refusals: {
+        parameters: {
+            query?: {
+                /** @description The most events, at most 1000. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Refusals"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     runs_list: {
         parameters: {
             query?: {
@@ -4493,6 +5336,64 @@ export interface operations {
                 };
             };
             /** @description Problem: the pipeline or its inputs are not valid; each mistake has its position */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_find: {
+        parameters: {
+            query?: {
+                /** @description The run's id, its first or last characters, its name, or the name of its board; the newest run if it is left out. */
+                name?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunView"];
+                };
+            };
+            /** @description Problem: there is no such run */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: there are no runs yet */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the name means several runs */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4716,10 +5617,267 @@ export interface operations {
             };
         };
     };
+    steps_changes: {
+        parameters: {
+            query?: {
+                /**
+                 * @description A step, one attempt at it (`work@2`), or two of them with `..` in between; everything that the run has changed if
+                 *     it is left out.
+                 */
+                steps?: string;
+                /** @description Only this file, with its changes as git prints them. */
+                path?: string;
+                /** @description The path of this file before it was renamed, as the list has it. */
+                old_path?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunChanges"];
+                };
+            };
+            /** @description Problem: there is no such run */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the run has no worktree here, no step has ended yet, or the answer is larger than 32 MB */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: nothing is recorded of such a step */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    steps_comments: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comments"];
+                };
+            };
+            /** @description Problem: there is no such run */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    steps_comment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReviewComment"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CommentView"];
+                };
+            };
+            /** @description Problem: there is no such run, or no comment to replace */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the run has too many comments */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the comment is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    steps_sent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SentComments"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comments"];
+                };
+            };
+            /** @description Problem: there is no such run or comment */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    steps_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+                /** @description The comment's number */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem: there is no such comment */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     steps_diff: {
         parameters: {
             query?: {
-                /** @description A step, or two with `..` between them; everything that the run has changed if it is left out. */
+                /**
+                 * @description A step, one attempt at it (`work@2`), or two of them with `..` in between; everything that the run has changed if
+                 *     it is left out.
+                 */
                 steps?: string;
             };
             header?: never;
@@ -4943,6 +6101,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GraphView"];
+                };
+            };
+            /** @description Problem: there is no such run */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    gates_questions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuestionsAlone"];
                 };
             };
             /** @description Problem: there is no such run */

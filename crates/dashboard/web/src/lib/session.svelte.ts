@@ -3,13 +3,15 @@ import { client, told, whenSignedOut, type Me } from './api';
 import { follow, unfollow } from './live.svelte';
 import { setServerTime } from './time.svelte';
 
-export const session = $state<{ me: Me | undefined; state: 'unknown' | 'in' | 'out'; outdated: boolean }>({
+export const session = $state<{ me: Me | undefined; state: 'unknown' | 'in' | 'out'; ended: boolean; outdated: boolean }>({
   me: undefined,
   state: 'unknown',
+  ended: false,
   outdated: false,
 });
 
 whenSignedOut(() => {
+  if (session.state === 'in') session.ended = true;
   session.state = 'out';
   session.me = undefined;
   unfollow();
@@ -27,6 +29,7 @@ function accept(me: Me): void {
   if (session.me && session.me.page !== me.page) session.outdated = true;
   session.me = me;
   session.state = 'in';
+  session.ended = false;
   setServerTime(me.now_ms);
 }
 
@@ -45,4 +48,9 @@ export async function signOut(): Promise<void> {
 /** Whether the caller may change runs. */
 export function mayRun(): boolean {
   return session.me?.scopes.some((scope) => scope === 'run' || scope === 'admin') ?? false;
+}
+
+/** Whether the caller may claim tasks. */
+export function mayWork(): boolean {
+  return session.me?.scopes.some((scope) => scope === 'work' || scope === 'admin') ?? false;
 }

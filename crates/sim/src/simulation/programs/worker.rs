@@ -164,6 +164,10 @@ impl SupervisedRunner {
         }
         world.pause(Duration::from_millis(5 + chance.below(40) as u64)).await;
         let guard_ms = match control.now() {
+            // The step only waits, as a landing does for its turn.
+            Signal::Renewed { .. } if control.is_draining() && chance.below(2) == 0 => {
+                return Ended::Returned;
+            }
             Signal::Renewed { until_ms } => until_ms as i64 - LEASE_GRACE_MS,
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,

@@ -1,0 +1,75 @@
+//! The tools for rules and the events that reached them.
+
+use serde_json::json;
+use sprag_app::rules::{DecisionView, TestView};
+
+use crate::Agents;
+use crate::params::{
+    FireRule, ListDeliveries, Nothing, OneDelivery, OneRule, PauseRule, ResumeRule, TestRule,
+};
+use crate::tool_error::ToolError;
+use crate::tools::Done;
+
+pub(crate) async fn rule_list(agents: &Agents, _: Nothing) -> Done {
+    Ok(json!({ "rules": agents.app.rule_views(false)? }))
+}
+
+pub(crate) async fn rule_show(agents: &Agents, given: OneRule) -> Done {
+    Ok(json!(agents.app.rule_view(&given.rule, 3)?))
+}
+
+pub(crate) async fn rule_pause(agents: &Agents, given: PauseRule) -> Done {
+    agents.app.pause_rule(&given.rule, given.reason.as_deref()).await?;
+    Ok(json!(agents.app.rule_view(&given.rule, 1)?))
+}
+
+pub(crate) async fn rule_resume(agents: &Agents, given: ResumeRule) -> Done {
+    agents.app.resume_rule(&given.rule, given.missed).await?;
+    Ok(json!(agents.app.rule_view(&given.rule, 1)?))
+}
+
+pub(crate) async fn rule_fire(agents: &Agents, given: FireRule) -> Done {
+    let (event, decision) = agents.app.fire_rule(&given.rule, given.event.as_ref()).await?;
+    Ok(json!(DecisionView::of(&decision, &event)))
+}
+
+pub(crate) async fn rule_test(agents: &Agents, given: TestRule) -> Done {
+    let invalid = |what: &str| ToolError::new("invalid", what, "correct the arguments and call it again");
+    let tested = match (given.at, given.recorded, given.event) {
+        (None, None, Some(event)) => agents.app.test_given(&given.rule, &event)?,
+        (None, Some(event), None) => agents.app.test_event(&given.rule, number(&event)?)?,
+        (Some(at), None, None) => {
+            let at_ms = sprag_app::time_ms(&at);
+            let at_ms = at_ms.ok_or_else(|| invalid("`at` must be like 2030-01-31T08:00:00Z"))?;
+            agents.app.test_rule(&given.rule, Some(at_ms))?
+        }
+        (None, None, None) => agents.app.test_rule(&given.rule, None)?,
+        _ => return Err(invalid("give one of `at`, `recorded` and `event`")),
+    };
+    Ok(json!(TestView::of(&tested)))
+}
+
+pub(crate) async fn delivery_list(agents: &Agents, given: ListDeliveries) -> Done {
+    let limit = given.limit.unwrap_or(20).min(200);
+    Ok(json!({ "deliveries": agents.app.delivery_views(given.rule.as_deref(), limit)? }))
+}
+
+pub(crate) async fn delivery_show(agents: &Agents, given: OneDelivery) -> Done {
+    Ok(json!(agents.app.delivery_view(number(&given.event)?)?))
+}
+
+pub(crate) async fn delivery_replay(agents: &Agents, given: OneDelivery) -> Done {
+    let (event, decision) = agents.app.replay_event(number(&given.event)?).await?;
+    Ok(json!(DecisionView::of(&decision, &event)))
+}
+
+/// Returns the number of an event.
+fn number(event: &str) -> Result<i64, ToolError> {
+    event.parse().map_err(|_| {
+        ToolError::new(
+            "invalid",
+            format!("{event:?} is not the number of an event"),
+            "list them: delivery_list",
+        )
+    })
+}

@@ -1,0 +1,293 @@
+//! Rules: what starts runs by itself, and the events that reached them.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use sprag_app::rules::{DecisionView, DeliveryView, EventView, GivenEvent, RuleView, TestView};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::{MayRead, MayRun};
+use crate::extract::{IdPath, Json, OptionalJson, Query, RulePath};
+use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
+
+/// The most events in one answer.
+const MOST_EVENTS: usize = 1_000;
+/// The most ticks in one answer.
+const MOST_TICKS: usize = 1_000;
+
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(fire))
+        .routes(routes!(test))
+        .routes(routes!(deliveries))
+        .routes(routes!(delivery))
+        .routes(routes!(replay))
+}
+
+/// Rules.
+#[derive(Debug, Serialize, ToSchema)]
+struct Rules {
+    /// The rules, by name, each with its next tick and its last decision.
+    rules: Vec<RuleView>,
+}
+
+/// The rules to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    /// Whether to list retired rules too.
+    #[serde(default)]
+    all: bool,
+}
+
+/// List rules
+#[utoipa::path(get, path = "/v1/rules", tag = "rules", params(Listed), responses((status = 200, body = Rules)))]
+async fn list(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(wanted): Query<Listed>,
+) -> Answer<Json<Rules>> {
+    let rules = app.blocking(move |app| Ok(app.core().rule_views(wanted.all)?)).await?;
+    Ok(Json(Rules { rules }))
+}
+
+/// The ticks to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Shown {
+    /// The number of ticks; 3 by default, 1000 at most.
+    next: Option<usize>,
+}
+
+/// Show a rule with its next ticks and its last decisions
+#[utoipa::path(
+    get, path = "/v1/rules/{pipeline}/{rule}", tag = "rules",
+    params(
+        ("pipeline" = String, Path, description = "The name of the pipeline"),
+        ("rule" = String, Path, description = "The id of its rule"),
+        Shown,
+    ),
+    responses((status = 200, body = RuleView), (status = 404, description = "Problem: there is no such rule"))
+)]
+async fn show(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RulePath(rule): RulePath,
+    Query(wanted): Query<Shown>,
+) -> Answer<Json<RuleView>> {
+    let ticks = wanted.next.unwrap_or(3).min(MOST_TICKS);
+    view(&app, rule, ticks).await
+}
+
+async fn view(app: &ServerState, rule: String, ticks: usize) -> Answer<Json<RuleView>> {
+    Ok(Json(app.blocking(move |app| Ok(app.core().rule_view(&rule, ticks)?)).await?))
+}
+
+/// A request to pause a rule.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Pause {
+    /// The reason, in a few words.
+    #[schema(max_length = 200)]
+    reason: Option<String>,
+}
+
+/// Pause a rule: from now on its events start nothing
+#[utoipa::path(
+    post, path = "/v1/rules/{pipeline}/{rule}/pause", tag = "rules", request_body = Option<Pause>,
+    params(
+        ("pipeline" = String, Path, description = "The name of the pipeline"),
+        ("rule" = String, Path, description = "The id of its rule"),
+    ),
+    responses(
+        (status = 200, body = RuleView),
+        (status = 404, description = "Problem: there is no such rule"),
+        (status = 409, description = "Problem: it is paused or retired"),
+    )
+)]
+async fn pause(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RulePath(rule): RulePath,
+    OptionalJson(wanted): OptionalJson<Pause>,
+) -> Answer<Json<RuleView>> {
+    app.core().pause_rule(&rule, wanted.reason.as_deref()).await?;
+    view(&app, rule, 1).await
+}
+
+/// A request to resume a rule.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Resume {
+    /// Whether ticks of the pause count as missed ones; otherwise they start nothing.
+    #[serde(default)]
+    missed: bool,
+}
+
+/// Resume a paused rule, or mend a broken one
+#[utoipa::path(
+    post, path = "/v1/rules/{pipeline}/{rule}/resume", tag = "rules", request_body = Option<Resume>,
+    params(
+        ("pipeline" = String, Path, description = "The name of the pipeline"),
+        ("rule" = String, Path, description = "The id of its rule"),
+    ),
+    responses(
+        (status = 200, body = RuleView),
+        (status = 404, description = "Problem: there is no such rule"),
+        (status = 409, description = "Problem: it is active or retired"),
+    )
+)]
+async fn resume(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RulePath(rule): RulePath,
+    OptionalJson(wanted): OptionalJson<Resume>,
+) -> Answer<Json<RuleView>> {
+    app.core().resume_rule(&rule, wanted.missed).await?;
+    view(&app, rule, 1).await
+}
+
+/// A request to fire a rule.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Fire {
+    /// The event; absent for a rule with a schedule, which fires for the present moment.
+    event: Option<GivenEvent>,
+}
+
+/// Fire a rule by hand: its next tick stays as it is
+#[utoipa::path(
+    post, path = "/v1/rules/{pipeline}/{rule}/fire", tag = "rules", request_body = Option<Fire>,
+    params(
+        ("pipeline" = String, Path, description = "The name of the pipeline"),
+        ("rule" = String, Path, description = "The id of its rule"),
+    ),
+    responses(
+        (status = 200, body = DecisionView, description = "The decision: a run, or a reason for none"),
+        (status = 404, description = "Problem: there is no such rule"),
+        (status = 409, description = "Problem: it is not active"),
+        (status = 422, description = "Problem: it needs an event, or takes none"),
+    )
+)]
+async fn fire(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RulePath(rule): RulePath,
+    OptionalJson(wanted): OptionalJson<Fire>,
+) -> Answer<Json<DecisionView>> {
+    let (event, decision) = app.core().fire_rule(&rule, wanted.event.as_ref()).await?;
+    Ok(Json(DecisionView::of(&decision, &event)))
+}
+
+/// An event to test a rule with; without one, the next tick of its schedule.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Test {
+    /// The time of a tick, such as 2030-01-31T08:00:00Z.
+    at: Option<String>,
+    /// The number of a recorded event.
+    recorded: Option<String>,
+    /// An event.
+    event: Option<GivenEvent>,
+}
+
+/// Tell what an event would start; writes nothing
+#[utoipa::path(
+    post, path = "/v1/rules/{pipeline}/{rule}/test", tag = "rules", request_body = Option<Test>,
+    params(
+        ("pipeline" = String, Path, description = "The name of the pipeline"),
+        ("rule" = String, Path, description = "The id of its rule"),
+    ),
+    responses(
+        (status = 200, body = TestView),
+        (status = 404, description = "Problem: there is no such rule or event"),
+        (status = 422, description = "Problem: the request names several events, or none that the rule takes"),
+    )
+)]
+async fn test(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RulePath(rule): RulePath,
+    OptionalJson(wanted): OptionalJson<Test>,
+) -> Answer<Json<TestView>> {
+    let tested = app
+        .blocking(move |app| {
+            let core = app.core();
+            Ok(match (wanted.at, wanted.recorded, wanted.event) {
+                (None, None, Some(event)) => core.test_given(&rule, &event)?,
+                (None, Some(event), None) => core.test_event(&rule, IdPath(event).number()?)?,
+                (Some(at), None, None) => {
+                    let wrong = || Problem::invalid(format!("{at:?} is not a time"));
+                    core.test_rule(&rule, Some(sprag_app::time_ms(&at).ok_or_else(wrong)?))?
+                }
+                (None, None, None) => core.test_rule(&rule, None)?,
+                _ => return Err(Problem::invalid("give one of `at`, `recorded` and `event`")),
+            })
+        })
+        .await?;
+    Ok(Json(TestView::of(&tested)))
+}
+
+/// Events that reached rules.
+#[derive(Debug, Serialize, ToSchema)]
+struct Deliveries {
+    /// The events, newest first, each with its last decision.
+    deliveries: Vec<DeliveryView>,
+}
+
+/// The events to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// The name of a rule; all rules without it.
+    rule: Option<String>,
+    /// The number of events; 20 by default, 1000 at most.
+    limit: Option<usize>,
+}
+
+/// List the last events that reached rules
+#[utoipa::path(
+    get, path = "/v1/deliveries", tag = "deliveries", params(Wanted),
+    responses((status = 200, body = Deliveries), (status = 404, description = "Problem: there is no such rule"))
+)]
+async fn deliveries(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Deliveries>> {
+    let limit = wanted.limit.unwrap_or(20).min(MOST_EVENTS);
+    let found =
+        app.blocking(move |app| Ok(app.core().delivery_views(wanted.rule.as_deref(), limit)?)).await?;
+    Ok(Json(Deliveries { deliveries: found }))
+}
+
+/// Show an event and all its decisions
+#[utoipa::path(
+    get, path = "/v1/deliveries/{id}", tag = "deliveries",
+    params(("id" = String, Path, description = "The event's number")),
+    responses((status = 200, body = EventView), (status = 404, description = "Problem: there is no such event"))
+)]
+async fn delivery(_: MayRead, State(app): State<ServerState>, id: IdPath) -> Answer<Json<EventView>> {
+    let event = id.number()?;
+    Ok(Json(app.blocking(move |app| Ok(app.core().delivery_view(event)?)).await?))
+}
+
+/// Give an event to its rule again
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/replay", tag = "deliveries",
+    params(("id" = String, Path, description = "The event's number")),
+    responses((status = 200, body = DecisionView), (status = 404, description = "Problem: there is no such event"))
+)]
+async fn replay(_: MayRun, State(app): State<ServerState>, id: IdPath) -> Answer<Json<DecisionView>> {
+    let (event, decision) = app.core().replay_event(id.number()?).await?;
+    Ok(Json(DecisionView::of(&decision, &event)))
+}

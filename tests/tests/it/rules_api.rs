@@ -1,0 +1,107 @@
+//! Rules and deliveries over HTTP and MCP: the same answers as on the command line, and the scopes that they need.
+
+use serde_json::{Value, json};
+use sprag_tests::{Request, Sandbox, Server};
+
+const RULES: &str = "name: site
+inputs: { why: string }
+on:
+  - id: daily
+    schedule: { cron: '0 12 * * *' }
+    overlap: allow
+    inputs: { why: \"{{ tick.date }}\" }
+  - id: push
+    webhook: { kind: github, secrets: [HOOK_SECRET] }
+    when: event.headers['x-github-event'] == 'push'
+    overlap: allow
+    inputs: { why: \"{{ event.body.ref }}\" }
+steps:
+  - id: build
+    run: 'true'
+";
+
+#[test]
+fn r11_r12_r24_rules_over_http_and_mcp_do_what_commands_do() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("site", RULES);
+    sandbox.sprag(["rule", "apply", "site.yaml"]).expect(0);
+    let server = Server::start(&sandbox, &[]);
+    let listed = server.get("/v1/rules");
+    let names: Vec<&Value> =
+        listed["rules"].as_array().expect("rules").iter().map(|rule| &rule["name"]).collect();
+    assert_eq!(names, ["site/daily", "site/push"]);
+    assert_eq!(server.get("/v1/rules/site/push")["url"], "/in/site/push");
+    let shown = server.get("/v1/rules/site/daily?next=4");
+    assert_eq!(shown["next"].as_array().expect("ticks").len(), 4);
+    assert_eq!(shown, sandbox.json(["rule", "show", "daily", "--next", "4", "--json"]));
+    server.request("GET", "/v1/rules/site/none").send().problem(404, "not_found");
+
+    // A test writes nothing, and decides as firing does.
+    let event = json!({ "event": { "body": { "ref": "main" }, "headers": { "X-GitHub-Event": "push" } } });
+    let tested = server.post("/v1/rules/site/push/test", &event).expect(200).json();
+    assert_eq!((&tested["decision"], &tested["inputs"]["why"]), (&json!("start"), &json!("main")));
+    let at = json!({ "at": "2030-01-31T12:00:00Z" });
+    let tested = server.post("/v1/rules/site/daily/test", &at).expect(200).json();
+    assert_eq!(tested["inputs"]["why"], "2030-01-31");
+    server.post("/v1/rules/site/daily/test", &json!({ "at": "noon" })).problem(422, "invalid");
+    server
+        .post("/v1/rules/site/daily/test", &json!({ "at": "noon", "recorded": "1" }))
+        .problem(422, "invalid");
+    server.post("/v1/rules/site/daily/test", &event).problem(422, "invalid");
+    assert_eq!(server.get("/v1/deliveries")["deliveries"], json!([]));
+
+    let paused =
+        server.post("/v1/rules/site/daily/pause", &json!({ "reason": "holidays" })).expect(200).json();
+    assert_eq!((&paused["status"], &paused["reason"]), (&json!("paused"), &json!("holidays")));
+    server.post("/v1/rules/site/daily/pause", &json!({})).problem(409, "refused");
+    server.post("/v1/rules/site/daily/fire", &json!({})).problem(409, "refused");
+    let resumed = server.request("POST", "/v1/rules/site/daily/resume").send().expect(200).json();
+    assert_eq!(resumed["status"], "active");
+    let fired = server.request("POST", "/v1/rules/site/daily/fire").send().expect(200).json();
+    assert_eq!(fired["status"], "requested");
+    assert_eq!(server.get("/v1/rules/site/daily?next=4")["next"], shown["next"], "the next tick stays");
+    server.until(fired["run"].as_str().expect("a run"), "completed");
+    server.request("POST", "/v1/rules/site/push/fire").send().problem(422, "invalid");
+    let pushed = server.post("/v1/rules/site/push/fire", &event).expect(200).json();
+    assert_eq!(pushed["status"], "requested");
+
+    let deliveries = server.get("/v1/deliveries?rule=site/push");
+    assert_eq!(deliveries["deliveries"].as_array().expect("events").len(), 1);
+    assert_eq!(deliveries["deliveries"], sandbox.json(["delivery", "ls", "push", "--json"]));
+    let number = pushed["event"].as_str().expect("a number");
+    let shown = server.get(&format!("/v1/deliveries/{number}"));
+    assert_eq!(shown["event"]["event"]["body"]["ref"], "main");
+    assert_eq!(shown, sandbox.json(["delivery", "show", number, "--json"]));
+    let replayed = server.post(&format!("/v1/deliveries/{number}/replay"), &json!({})).expect(200).json();
+    assert_ne!(replayed["run"], pushed["run"], "a replay is a decision of its own");
+    let recorded = json!({ "recorded": number });
+    assert_eq!(server.post("/v1/rules/site/push/test", &recorded).expect(200).json()["decision"], "start");
+    server.request("GET", "/v1/deliveries/1").send().problem(404, "not_found");
+
+    // Reading needs the scope `read`, changes need `run`.
+    let made = sandbox.json(["token", "new", "reader", "--scope", "read", "--json"]);
+    let reader = made["token"].as_str().expect("a token");
+    let as_reader = |method: &str, path: &str| Request::to(server.addr, method, path).token(reader).send();
+    as_reader("GET", "/v1/rules").expect(200);
+    as_reader("GET", "/v1/deliveries").expect(200);
+    for path in ["pause", "resume", "fire", "test"] {
+        as_reader("POST", &format!("/v1/rules/site/daily/{path}")).problem(403, "forbidden");
+    }
+    as_reader("POST", &format!("/v1/deliveries/{number}/replay")).problem(403, "forbidden");
+
+    // The tools of agents.
+    let rule = json!({ "rule": "daily" });
+    assert_eq!(server.call("rule_list", &json!({}))["rules"].as_array().expect("rules").len(), 2);
+    assert_eq!(server.call("rule_show", &rule)["status"], "active");
+    assert_eq!(server.call("rule_pause", &rule)["status"], "paused");
+    assert_eq!(server.call("rule_resume", &rule)["status"], "active");
+    assert_eq!(server.call("rule_test", &rule)["decision"], "start");
+    assert_eq!(server.call("rule_fire", &rule)["status"], "requested");
+    let given = json!({ "rule": "push", "event": { "body": {} } });
+    assert_eq!(server.call("rule_test", &given)["decision"], "fail");
+    assert_eq!(server.call("rule_fire", &given)["status"], "failed");
+    let all = server.call("delivery_list", &json!({ "rule": "push" }));
+    assert_eq!(all["deliveries"].as_array().expect("events").len(), 2);
+    assert_eq!(server.call("delivery_show", &json!({ "event": number }))["rule"], "site/push");
+    assert_eq!(server.call("delivery_replay", &json!({ "event": number }))["status"], "requested");
+}
