@@ -85,7 +85,8 @@ impl RuleKeeper {
         }
     }
 
-    /// Fires all due ticks and all ends of runs, and decides all enforcements that wait. Returns the number of runs that started.
+    /// Fires all due ticks and all ends of runs, and decides all enforcements that wait. Returns the number of runs that
+    /// started.
     pub async fn fire_due(&self) -> Result<usize> {
         let wall_ms = self.app.now().wall_ms;
         let mut started = 0;

@@ -31,7 +31,7 @@ pub struct RuleView {
     pub file: Option<String>,
     /// The folder in which its runs work.
     pub project: Option<String>,
-    /// What it waits for, for people; absent for a schedule, which has ticks.
+    /// The event that it waits for, in words; absent for a schedule, which has ticks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// The time of its next look at a repository (milliseconds since 1970).

@@ -320,9 +320,10 @@ fn r19_an_event_that_a_rule_finds_counts_once_with_its_cursor() {
         let row = rule(&store);
         assert_eq!((row.cursor, row.watched.as_deref(), row.next_ms), (7, None, None));
         assert_eq!(store.queries().rules_about_runs().unwrap().len(), 1);
-        store.person().change_rule(row.id, pause(&row, RuleEvent::Paused)).await.unwrap();
+        let paused = store.person().change_rule(row.id, pause(&row, RuleEvent::Paused)).await.unwrap();
+        assert!(paused.is_applied());
         assert!(store.queries().rules_about_runs().unwrap().is_empty());
-        let paused = found(RuleSeen::of(&rule(&store)), "main 3");
-        assert_eq!(store.executor().fire_event(paused).await.unwrap(), Fired::Superseded);
+        let late = found(RuleSeen::of(&rule(&store)), "main 3");
+        assert_eq!(store.executor().fire_event(late).await.unwrap(), Fired::Superseded);
     });
 }
