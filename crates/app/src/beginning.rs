@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, WorkKind};
+use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::{ExecutionRow, Row, RunInFull, StepRow, is_current, step_name};
 use sprag_worker::{before, worked};
 use sprag_worktree::{Checkpoint, Kind as GitKind, Repository};
@@ -25,6 +26,8 @@ struct Leaf {
     status: StepStatus,
     ended_ms: Option<i64>,
     always: bool,
+    /// Whether a coding agent does its work.
+    is_agent: bool,
     /// Whether the step is known to have been in the worktree: then its states were recorded.
     was_there: bool,
 }
@@ -60,6 +63,11 @@ impl<'b> Beginning<'b> {
     /// Has the run, which resumes what was interrupted or failed, begin with the files from before that. Returns what
     /// a person should know.
     pub(crate) fn before_the_broken(&self) -> Result<Option<String>, Error> {
+        let mut broken = self.own().filter(|leaf| is_broken(leaf.status)).peekable();
+        if broken.peek().is_some() && broken.all(|leaf| leaf.is_agent) {
+            // An agent continues its session, with the files that it knows and that people may have changed since.
+            return Ok(None);
+        }
         let mut first: Option<(u64, Checkpoint)> = None;
         for leaf in self.leaves.iter().filter(|leaf| is_broken(leaf.status)) {
             let Some(state) = self.find(leaf, &before(&leaf.name))? else { continue };
@@ -259,6 +267,12 @@ fn leaf(plan: &Plan, step: &StepRow, executions: &[ExecutionRow]) -> Leaf {
         status: step.status(),
         ended_ms: step.ended_ms,
         always: plan.step(step.node()).policy.always,
+        is_agent: is_agent(&plan.step(step.node()).spec),
         was_there: own.into_iter().any(worked),
     }
+}
+
+/// Whether a step's spec is that of a coding agent.
+fn is_agent(spec: &str) -> bool {
+    serde_json::from_str::<StepSpec>(spec).is_ok_and(|spec| matches!(spec.kind, Kind::Agent(_)))
 }

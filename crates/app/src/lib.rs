@@ -47,6 +47,7 @@ pub mod rules;
 mod runs;
 mod secret;
 pub mod text;
+mod threads;
 mod tidy;
 pub mod tokens;
 mod uncommitted;
@@ -103,6 +104,7 @@ pub use sprag_store::{
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
+pub use threads::{TALK, ThreadView};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};

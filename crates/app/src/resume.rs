@@ -24,6 +24,7 @@ pub async fn resume_from(
     to: Option<StepNo>,
     worker: Option<NewWorker>,
 ) -> Result<Option<String>, Error> {
+    app.free_threads(known).await?;
     let id = known.id();
     let status = known.run.status();
     let goes_back = to.is_some() || status.is_terminal();

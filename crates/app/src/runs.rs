@@ -56,6 +56,12 @@ impl StartRun {
         self
     }
 
+    /// Sets the whole context of the run.
+    pub(crate) fn in_context(mut self, context: Value) -> Self {
+        self.new.context = context.to_string().into();
+        self
+    }
+
     /// Replaces all agents of the run and of its child runs by the fake one.
     pub fn with_fake_agents(mut self) -> Self {
         self.new.context = with_context(&self.new.context, |context| {

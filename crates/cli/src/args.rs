@@ -10,7 +10,7 @@ pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
 pub(crate) use crate::run_args::{AtServer, ListOptions, LogOptions, StepArgs};
 pub(crate) use crate::sub_args::{
     AccountCommand, Answer, AuditArgs, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand,
-    Serve, Shown, TokenCommand, WorkerCommand, inherited,
+    Serve, Shown, ThreadCommand, TokenCommand, WorkerCommand, inherited,
 };
 use crate::{exit, help_texts};
 
@@ -459,6 +459,12 @@ pub(crate) enum Command {
     /// Show who did what: runs started, cancelled, answered and landed; tokens, webhooks, queues
     #[command(after_help = help_texts::AUDIT)]
     Audit(AuditArgs),
+    /// Talk to the agents of steps that have ended: list, show, send, stop
+    #[command(after_help = help_texts::THREAD)]
+    Thread {
+        #[command(subcommand)]
+        command: ThreadCommand,
+    },
     /// Show the journal: everything that happened, in order
     #[command(after_help = help_texts::EVENTS)]
     Events {

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start", &["init", "run", "do", "validate", "graph"]),
     ("Look", &["ls", "status", "watch", "logs", "explain", "events", "audit", "diff"]),
-    ("Answer", &["questions", "approve", "reject", "signal"]),
+    ("Answer", &["questions", "approve", "reject", "signal", "thread"]),
     ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
     ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
@@ -30,7 +30,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery", "audit"],
+        &["gc", "doctor", "queue", "account", "thread", "token", "hook", "rule", "delivery", "audit"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),

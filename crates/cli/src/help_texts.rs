@@ -262,6 +262,16 @@ Examples:
   sprag account hold work --for 2h --reason lunch
   sprag account release work";
 
+pub(crate) const THREAD: &str = "\
+A thread is the conversation of an agent step. When the step's run has ended,
+a message continues its session in its worktree. Then resume the run: the next
+attempt continues the same session, with the files as they are.
+
+Examples:
+  sprag thread ls
+  sprag thread send RUN/STEP \"the test needs a fixture\"
+  sprag resume RUN";
+
 pub(crate) const EVENTS: &str = "\
 Examples:
   sprag events --run RUN

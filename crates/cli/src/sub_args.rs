@@ -286,6 +286,37 @@ pub(crate) enum AccountCommand {
     },
 }
 
+/// The subcommands for threads.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ThreadCommand {
+    /// List threads: the conversations of agent steps
+    Ls {
+        /// Only threads of this run
+        #[arg(long, value_name = "RUN")]
+        run: Option<String>,
+    },
+    /// Show a thread, and the runs in which people talked to it
+    Show {
+        /// The thread: RUN/STEP
+        thread: String,
+    },
+    /// Send a message to the agent of a step that has ended, and show its answer
+    Send {
+        /// The thread: RUN/STEP
+        thread: String,
+        /// The message
+        message: String,
+        /// Leave it to a worker and return at once
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Stop an agent that answers a message
+    Stop {
+        /// The thread: RUN/STEP
+        thread: String,
+    },
+}
+
 /// A person's answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {

@@ -95,6 +95,8 @@ mutants! {
     M65 StartOvertakesStop "a late start revives a thread that a person has stopped"
     M66 SecondHolder "a second execution starts an agent in a session that another one holds"
     M67 HolderKept "an execution that ends leaves its thread's turn open"
+    M68 AnswerUsedTwice "the answer to an agent's question counts for two requests"
+    M69 QuestionDiesWithWorker "a lost worker takes the question of its agent with it"
     M70 TickNotClaimed "two servers fire one tick"
     M71 CursorWithoutRun "a rule's cursor passes a tick that started nothing"
     M72 RunWithoutCursor "a tick starts its run and the rule's cursor stays"
@@ -110,6 +112,7 @@ mutants! {
     M86 RoundsForgotten "a resume counts the rounds of a step with `repeat` from the start"
     M87 AnswerUnchecked "an answer is stored without a check of its fields"
     M88 HandlerAlways "a handler runs whatever the end of the run is"
+    M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
 }
 
 /// Returns whether this fault is enabled.

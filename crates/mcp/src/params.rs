@@ -249,6 +249,30 @@ pub(crate) struct AnswerGate {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct ListThreads {
+    /// Only threads of this run.
+    #[serde(default)]
+    pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneThread {
+    /// The thread: RUN/STEP.
+    pub(crate) thread: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SendMessage {
+    /// The thread: RUN/STEP.
+    pub(crate) thread: String,
+    /// The message.
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct OneAccount {
     /// The account's name.
     pub(crate) account: String,

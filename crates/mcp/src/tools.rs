@@ -83,6 +83,9 @@ tools! {
     delivery_list(ListDeliveries): "List the last events that reached rules, with their decisions.";
     delivery_show(OneDelivery): "Show an event that reached a rule: its content and all its decisions.";
     delivery_replay(OneDelivery): "Give a recorded event to its rule again.";
+    thread_list(ListThreads): "List the conversations of agent steps, with their statuses and turns.";
+    thread_send(SendMessage): "Send a message to the agent of a step whose run has ended. A worker runs it; the answer is in the log of the returned run. Resume the step's run afterwards.";
+    thread_stop(OneThread): "Stop an agent that answers a message.";
     gate_answer(AnswerGate): "Answer a question of a run. The first choice and those that lead to a step approve; any other fails the step. Give the values of the fields that gate_list shows.";
 }
 
@@ -357,6 +360,24 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
 
 async fn account_list(agents: &Agents, _: Nothing) -> Done {
     Ok(json!({ "accounts": agents.app.accounts()? }))
+}
+
+async fn thread_list(agents: &Agents, given: ListThreads) -> Done {
+    let run = match &given.run {
+        Some(run) => Some(sprag_app::find_run(&agents.app, Some(run))?.id()),
+        None => None,
+    };
+    Ok(json!({ "threads": agents.app.threads(run)? }))
+}
+
+async fn thread_send(agents: &Agents, given: SendMessage) -> Done {
+    let start = agents.app.talk(&given.thread, &given.message).await?;
+    let started = agents.app.start_run(start).await?;
+    Ok(json!({ "run": started.run.id }))
+}
+
+async fn thread_stop(agents: &Agents, given: OneThread) -> Done {
+    Ok(json!({ "run": agents.app.stop_thread(&given.thread).await? }))
 }
 
 async fn account_hold(agents: &Agents, given: HoldAccount) -> Done {

@@ -60,6 +60,9 @@ pub struct AgentSpec {
     /// The wait after which an agent that asks is stopped until there is an answer, in milliseconds.
     #[serde(default = "park_after_ms")]
     pub park_after_ms: u64,
+    /// The longest wait for the reset of a usage limit, in milliseconds; absent for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_wait_ms: Option<u64>,
     /// The agent step whose session this one continues; absent for a session of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<String>,
@@ -142,6 +145,10 @@ pub(crate) fn decode<'n>(
         },
         answer_within_ms: node.get("answer_within").and_then(duration_ms).unwrap_or_else(answer_within_ms),
         park_after_ms: node.get("park_after").and_then(duration_ms).unwrap_or_else(park_after_ms),
+        limit_wait_ms: match node.get("on_limit") {
+            Some(reaction) if reaction.text() == Some("fail") => Some(0),
+            reaction => reaction.and_then(|reaction| reaction.get("wait")).and_then(duration_ms),
+        },
         continues: continued(node).map(|(name, _)| name.to_owned()),
         output_schema,
         stall_ms: node.get("stall").and_then(duration_ms).unwrap_or(STALL_MS),
@@ -366,7 +373,11 @@ mod tests {
             ("- {id: a, agent: {prompt: x}}", "use"),
             ("- {id: a, agent: {use: claude, prompt: x, park_after: 1m}}", "the agent never asks"),
             ("- {id: a, agent: {use: claude, prompt: x, mcp: [sprag]}}", "`mcp` is not supported yet"),
-            ("- {id: a, agent: {use: claude, prompt: x, on_limit: wait}}", "`on_limit` is not supported yet"),
+            (
+                "- {id: a, agent: {use: claude, prompt: x, on_limit: {wait: 1h, fallback: [codex]}}}",
+                "`fallback` is not supported yet",
+            ),
+            ("- {id: a, agent: {use: claude, prompt: x, on_limit: stop}}", "on_limit"),
             ("- {id: a, agent: {use: claude, prompt: x, budget: {usd: 0}}}", "`usd` cannot be"),
             (
                 "- {id: a, agent: {use: claude, prompt: x, budget: {usd: 1, on_over: ask}}}",

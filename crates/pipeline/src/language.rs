@@ -41,6 +41,7 @@ pub(crate) static ALL: &[&Record] = &[
     &TASK,
     &AGENT,
     &AGENT_OUTPUT,
+    &ON_LIMIT,
     &SESSION,
     &BUDGET,
     &GATE,
@@ -304,7 +305,18 @@ pub(crate) static AGENT: Record = Record {
         key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
         key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
         planned("mcp",      "The MCP servers that the agent gets."),
-        planned("on_limit", "The reaction to a usage limit of the account; the step waits for its reset."),
+        key("on_limit",    Either(&[Form::Word(&[word("wait"), word("fail")]), Form::Record(&ON_LIMIT)]),
+                                               "The reaction to a usage limit of the account: `wait` for its reset, which is the default, at most for a time, or `fail` at once."),
+    ],
+};
+
+/// The reaction to a usage limit.
+#[rustfmt::skip]
+pub(crate) static ON_LIMIT: Record = Record {
+    what: "`on_limit`",
+    keys: &[
+        required("wait", TIMEOUT, "The longest wait for the reset; then the step fails."),
+        planned("fallback", "Other agents that take over."),
     ],
 };
 
@@ -702,7 +714,7 @@ mod tests {
             refused(&format!("{rule}steps: [{{id: a, run: x}}]\n"), (4, 5), key.name);
         }
         // Their planned keys are refused by a test of their own.
-        let elsewhere = [&TRIGGER, &AGENT, &BUDGET].map(|record| record.what);
+        let elsewhere = [&TRIGGER, &AGENT, &BUDGET, &ON_LIMIT].map(|record| record.what);
         let others = ALL.iter().skip(2).filter(|record| !elsewhere.contains(&record.what));
         assert_eq!(others.map(|record| planned(record).count()).sum::<usize>(), 0);
     }

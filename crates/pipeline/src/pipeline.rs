@@ -332,7 +332,10 @@ impl Pipeline {
         planned.account = step.agent().map(|agent| PlanAccount {
             name: agent.to_owned(),
             max_parallel: MAX_PARALLEL_AGENTS,
-            longest_wait_ms: None,
+            longest_wait_ms: match &step.spec.kind {
+                Kind::Agent(agent) => agent.limit_wait_ms,
+                _ => None,
+            },
         });
         planned.quorum = step.quorum;
         planned.repeat = step.repeat;

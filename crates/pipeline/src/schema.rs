@@ -35,6 +35,7 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("`gate`",        "choices",      "[\"yes\", \"no\"]"),
     ("`agent`",       "stall",        "\"15m\""),
     ("`agent`",       "session",      "\"new\""),
+    ("`agent`",       "on_limit",     "\"wait\""),
     ("`agent`",       "answer_within", "\"1d\""),
     ("`agent`",       "park_after",   "\"10m\""),
     ("`check`",       "not_empty",    "false"),

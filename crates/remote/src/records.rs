@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
-use sprag_store::{EnvironmentRequest, Id, Lease, PermissionAsk, PermissionState, Sighting};
+use sprag_store::{EnvironmentRequest, Id, Lease, PermissionAsk, PermissionState, Sighting, ThreadEntry};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
-use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, pause};
+use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, ThreadOf, ThreadSaid, pause};
 
 use crate::backoff::{Backoff, random};
 use crate::client::Client;
@@ -124,6 +124,24 @@ impl Records for Asked {
         Box::pin(async move {
             match self.ask(lease, Ask::LastFinished { run }).await? {
                 Told::Steps(steps) => Ok(steps),
+                told => strange(told),
+            }
+        })
+    }
+
+    fn enter_thread(&self, lease: Lease, thread: ThreadOf) -> RecordsFuture<'_, ThreadEntry> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::EnterThread { thread }).await? {
+                Told::Thread(entry) => Ok(entry),
+                told => strange(told),
+            }
+        })
+    }
+
+    fn thread_event(&self, lease: Lease, thread: ThreadOf, said: ThreadSaid) -> RecordsFuture<'_, bool> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::ThreadEvent { thread, said }).await? {
+                Told::Noted(counts) => Ok(counts),
                 told => strange(told),
             }
         })

@@ -74,8 +74,8 @@ pub use ops::{
     KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
     NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
     Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
-    TaskMoved, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit,
-    answer_text, answer_with_fields, environment_of, kept_because, plan_hash,
+    TaskMoved, ThreadEntry, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window,
+    WorkerLimit, answer_text, answer_with_fields, environment_of, kept_because, plan_hash, thread_id,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{

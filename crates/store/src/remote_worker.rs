@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{EnvironmentEvent, Plan, RunId, StepNo};
+use sprag_lifecycle::{Actor, EnvironmentEvent, Plan, RunId, StepNo, ThreadEvent};
 
 use crate::handle::Store;
 use crate::ops::{
     self, AskRefused, Decided, EnvironmentRequest, Lease, PermissionAsk, PermissionState, Provide, Sighting,
+    ThreadEntry,
 };
 use crate::queries::{RunInFull, run_in_full};
-use crate::rows::{EnvironmentRow, Id, RunRow, WorkerRow};
+use crate::rows::{EnvironmentRow, Id, RunRow, ThreadReport, WorkerRow};
 use crate::session::Session;
 
 /// The role of a remote worker for one execution. Each verb first checks, in its transaction, that the worker holds the
@@ -76,6 +77,30 @@ impl RemoteHolder<'_> {
                 None => None,
             };
             Ok(Ok(plan))
+        })
+        .await
+    }
+
+    /// Makes the execution the holder of the thread of a step. A remote worker reaches the threads of its own run, and of
+    /// the run in whose environment it works.
+    pub async fn enter_thread(self, run: RunId, step: StepNo) -> Decided<ThreadEntry> {
+        let lease = self.lease;
+        self.about_run(run, move |session| ops::enter_thread(session, lease, run, step).map(Ok)).await
+    }
+
+    /// Reports an event on a thread that the execution holds.
+    pub async fn thread_event(
+        self,
+        run: RunId,
+        step: StepNo,
+        event: ThreadEvent,
+        report: ThreadReport,
+    ) -> Decided<bool> {
+        let report = ThreadReport { holder: Some(self.lease), ..report };
+        self.about_run(run, move |session| {
+            let id = ops::thread_id(run, step);
+            let outcome = ops::thread_event(session, id, event, Actor::Worker, &report)?;
+            Ok(Ok(outcome.is_applied()))
         })
         .await
     }

@@ -13,7 +13,8 @@ use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
     self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewHold,
-    NewRun, NewWorker, PermissionAsk, PermissionState, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
+    NewRun, NewWorker, PermissionAsk, PermissionState, Renewal, Signalled, ThreadEntry, ThreadIntent, Told,
+    WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
@@ -368,6 +369,14 @@ impl LeaseHolder<'_> {
     pub async fn assignment(self) -> Result<Option<Assignment>> {
         let lease = self.lease;
         self.store.write(move |session| ops::assignment_of(session, lease)).await
+    }
+
+    /// Makes the execution the holder of the thread of a step, before its agent is started.
+    pub async fn enter_thread(self, run: RunId, step: StepNo) -> Result<ThreadEntry> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::enter_thread(session, lease, run, step))
+            .await
     }
 
     /// Reports an event on the thread whose agent lives in the execution, or is about to.

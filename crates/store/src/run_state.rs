@@ -140,7 +140,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         let planned = self.plan.step(step.node());
         let Some(gate) = step.work.filter(|_| planned.work == WorkKind::Execution) else { return Ok(false) };
         let gate = self.session.get::<GateRow>(gate)?.filter(|gate| gate.status() == GateStatus::Open);
-        let Some(gate) = gate else { return Ok(false) };
+        let Some(gate) = gate.filter(|_| !mutant!(ParkedIsHandedOver)) else { return Ok(false) };
         if ops::expire_if_due(self.session, &gate)? {
             let message = "there was no answer to the agent's question in time";
             let result = serde_json::json!({ "reason": "permission", "message": message }).to_string();

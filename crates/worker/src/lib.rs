@@ -35,7 +35,7 @@ use std::time::Duration;
 use sprag_lifecycle::RunId;
 use sprag_store::{Id, NewWorker};
 
-pub use agent::{FAKE_AGENTS, MissingAgent, agents, check_agents};
+pub use agent::{FAKE_AGENTS, MissingAgent, TALKS_TO, agents, check_agents};
 pub use command::{Commands, render};
 pub use context::Context;
 pub use control::{Control, Signal, pause};
@@ -43,7 +43,10 @@ pub use environment::{Environments, before, host};
 pub use files::{Files, Owed};
 pub use handlers::{HandlerError, HandlerFuture, Handlers};
 pub use landing::fence_name;
-pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished, worked};
+pub use records::{
+    Made, OnRecord, Provided, Records, RecordsFuture, Taken, ThreadOf, ThreadSaid, bury, last_finished,
+    worked,
+};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 pub use work_source::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError};
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, StepNo, Word, WorkKind,
+    EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, StepNo, ThreadEvent, Word, WorkKind,
 };
 use sprag_store::{
     EnvironmentDetails, EnvironmentReport, EnvironmentRequest, EnvironmentRow, ExecutionRow, Id, KeptBecause,
-    Lease, PermissionAsk, PermissionState, Provide, Row, RunInFull, Sighting, StepRow, Store, Topic,
-    kept_because,
+    Lease, PermissionAsk, PermissionState, Provide, Row, RunInFull, Sighting, StepRow, Store, ThreadEntry,
+    ThreadReport, Topic, kept_because, thread_id,
 };
 
 /// The future of an answer from the records, or of an error message.
@@ -132,6 +132,36 @@ pub struct Taken {
     pub attempt: u32,
 }
 
+/// The thread of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadOf {
+    /// The run of the step.
+    pub run: RunId,
+    /// The step's number in the run.
+    pub step: StepNo,
+}
+
+/// A report about a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadSaid {
+    /// The word of the event.
+    pub event: String,
+    /// The turn that the worker opened.
+    pub turn: u32,
+    /// The number of the agent's process.
+    pub runtime: u32,
+}
+
+impl ThreadSaid {
+    /// Returns the event, and the report for the store.
+    pub fn event(&self) -> Option<(ThreadEvent, ThreadReport)> {
+        let report = ThreadReport { turn: self.turn, runtime: self.runtime, ..ThreadReport::default() };
+        Some((ThreadEvent::parse(&self.event)?, report))
+    }
+}
+
 /// See the module's documentation.
 pub trait Records: Send + Sync + 'static {
     /// Returns an id for a new row.
@@ -171,6 +201,12 @@ pub trait Records: Send + Sync + 'static {
 
     /// Returns the names of the run's steps that have been executed, the last one to end first.
     fn last_finished(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>>;
+
+    /// Makes a step the holder of a thread, before its agent is started.
+    fn enter_thread(&self, lease: Lease, thread: ThreadOf) -> RecordsFuture<'_, ThreadEntry>;
+
+    /// Reports an event on a thread that the step holds. Returns whether it counts.
+    fn thread_event(&self, lease: Lease, thread: ThreadOf, said: ThreadSaid) -> RecordsFuture<'_, bool>;
 
     /// Asks for a permission that the agent of a step wants, or returns its state.
     fn ask_permission(&self, lease: Lease, asked: PermissionAsk) -> RecordsFuture<'_, PermissionState>;
@@ -257,6 +293,22 @@ impl Records for Store {
         Box::pin(async move {
             let run = self.queries().run_in_full(run).map_err(|error| error.to_string())?;
             Ok(run.map(|run| last_finished(&run)).unwrap_or_default())
+        })
+    }
+
+    fn enter_thread(&self, lease: Lease, thread: ThreadOf) -> RecordsFuture<'_, ThreadEntry> {
+        Box::pin(async move {
+            let entered = self.worker(lease).enter_thread(thread.run, thread.step).await;
+            entered.map_err(|error| error.to_string())
+        })
+    }
+
+    fn thread_event(&self, lease: Lease, thread: ThreadOf, said: ThreadSaid) -> RecordsFuture<'_, bool> {
+        Box::pin(async move {
+            let (event, report) = said.event().ok_or_else(|| format!("{:?} is no event", said.event))?;
+            let id = thread_id(thread.run, thread.step);
+            let outcome = self.worker(lease).thread(id, event, report).await;
+            outcome.map(|outcome| outcome.is_applied()).map_err(|error| error.to_string())
         })
     }
 

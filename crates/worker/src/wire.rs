@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_store::{
     Assignment, Claimer, Ending, EnvironmentRequest, Id, Lease, PermissionAsk, PermissionState, Sighting,
+    ThreadEntry,
 };
 
-use crate::{LeaseState, Made, OnRecord, Provided, Taken};
+use crate::{LeaseState, Made, OnRecord, Provided, Taken, ThreadOf, ThreadSaid};
 
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
@@ -279,6 +280,18 @@ pub enum Ask {
         /// The path on the worker's host.
         path: String,
     },
+    /// The step is about to start the agent of a thread.
+    EnterThread {
+        /// The thread.
+        thread: ThreadOf,
+    },
+    /// A report about a thread that the step holds.
+    ThreadEvent {
+        /// The thread.
+        thread: ThreadOf,
+        /// The report.
+        said: ThreadSaid,
+    },
     /// A permission that the step's agent asks for.
     Permission {
         /// The request.
@@ -309,6 +322,8 @@ pub enum Told {
     Steps(Vec<String>),
     /// The environment that was taken from a dead run; none if none was.
     Taken(Option<Taken>),
+    /// The result of entering a thread.
+    Thread(ThreadEntry),
     /// The state of a permission.
     Permission(PermissionState),
 }

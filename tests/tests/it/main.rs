@@ -84,6 +84,7 @@ mod stalls;
 mod step_environment;
 mod tasks;
 mod terminal;
+mod threads;
 mod tls;
 mod versions;
 mod waiting;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::RuleStatus;
 use sprag_pipeline::{TriggerSource, Webhook, WebhookKind};
-use sprag_store::{Id, NewDelivery, Receipt, Row};
+use sprag_store::{Author, Id, NewDelivery, Receipt, Row, acting_as};
 
 use super::LoadedRule;
 use super::signature::{Unverified, sign, verify};
@@ -185,7 +185,9 @@ impl App {
             Checked::Event(event) => event,
             Checked::Challenge(word) => return Ok(Taken::Challenge(word)),
         };
-        let stored = self.store.person().receive_event(endpoint.rule.row.id, event).await;
+        // The journal names the rule as the author, and not the user whose server this is.
+        let author = Author::rule(&endpoint.rule.row.name);
+        let stored = acting_as(author, self.store.person().receive_event(endpoint.rule.row.id, event)).await;
         stored.map(Taken::Event).map_err(|error| NotTaken::Error(error.into()))
     }
 

@@ -45,6 +45,16 @@ impl RemoteWorker {
                 let taken = Records::take_from_dead(&app.store, lease, worker, host, path).await;
                 wire::Told::Taken(taken.map_err(Error::failed)?)
             }
+            wire::Ask::EnterThread { thread } => {
+                wire::Told::Thread(store.enter_thread(thread.run, thread.step).await??)
+            }
+            wire::Ask::ThreadEvent { thread, said } => {
+                let Some((event, report)) = said.event() else {
+                    return Err(Error::invalid(format!("{:?} is no event of a thread", said.event)));
+                };
+                let counts = store.thread_event(thread.run, thread.step, event, report).await??;
+                wire::Told::Noted(counts)
+            }
             wire::Ask::Permission { asked } => wire::Told::Permission(store.ask_permission(asked).await??),
             wire::Ask::WithdrawPermission {} => {
                 store.withdraw_permission().await??;

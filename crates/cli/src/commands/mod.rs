@@ -36,6 +36,7 @@ mod serve;
 mod server;
 mod status;
 mod task;
+mod thread;
 mod token;
 mod validate;
 mod wait;
@@ -168,6 +169,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Account { command } => account::account(&context, &command).await,
+        Command::Thread { command } => thread::thread(&context, &command).await,
         Command::Rule { command } => rule::rule(&context, command).await,
         Command::Delivery { command } => rule::delivery(&context, command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,

@@ -20,6 +20,7 @@ mod runs;
 mod session;
 mod steps;
 mod tasks;
+mod threads;
 mod tokens;
 mod work;
 
@@ -64,6 +65,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(audit::routes())
         .merge(accounts::routes())
         .merge(rules::routes())
+        .merge(threads::routes())
         .merge(events::routes())
         .merge(hooks::routes())
         .merge(tokens::routes())

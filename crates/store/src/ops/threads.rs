@@ -3,9 +3,11 @@
 //! The execution decides which worker may act for a thread. Whatever ends, releases or abandons it closes the thread's open
 //! turn and clears the holder in the same transaction, so that the next attempt finds the thread free.
 
-use sprag_lifecycle::{Actor, ExecutionStatus, Thread, ThreadEvent, ThreadStatus, mutant};
+use serde::{Deserialize, Serialize};
+use sprag_lifecycle::{Actor, ExecutionStatus, RunId, StepNo, Thread, ThreadEvent, ThreadStatus, mutant};
 
 use super::Lease;
+use crate::clock::fnv;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentRow, ExecutionRow, Id, Row, ThreadGiven, ThreadReport, ThreadRow};
@@ -28,6 +30,58 @@ pub fn create_thread(session: &mut Session<'_>, id: Id, environment: Option<Id>)
     };
     session.create(row, "thread.created", Actor::Executor);
     Ok(())
+}
+
+/// Returns the number of the thread of a step: the conversation that all its attempts, and people, have with its agent.
+pub fn thread_id(run: RunId, step: StepNo) -> Id {
+    (fnv(&format!("thread {run} {step}")) >> 2) as Id + 1
+}
+
+/// The result of entering a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "entered", rename_all = "snake_case")]
+pub enum ThreadEntry {
+    /// The execution holds the thread, and may start its agent.
+    Entered {
+        /// The number of the turn that was opened.
+        turn: u32,
+        /// The number of the agent's process.
+        runtime: u32,
+    },
+    /// Another execution holds it.
+    Busy {
+        /// The run of that execution.
+        run: RunId,
+    },
+    /// The execution may not start an agent any more.
+    Refused,
+}
+
+/// Makes an execution the holder of a thread and opens a turn, before the agent's process exists. The thread is created if
+/// it does not exist.
+pub fn enter_thread(
+    session: &mut Session<'_>,
+    lease: Lease,
+    run: RunId,
+    step: StepNo,
+) -> Result<ThreadEntry> {
+    let id = thread_id(run, step);
+    match session.get::<ThreadRow>(id)? {
+        None => create_thread(session, id, None)?,
+        Some(row) if row.holder == Some(lease) => {
+            // A further process of the same attempt.
+            leave_thread(session, lease, Actor::Worker)?;
+        }
+        Some(_) => {}
+    }
+    let report = ThreadReport { holder: Some(lease), ..ThreadReport::default() };
+    let outcome = thread_event(session, id, ThreadEvent::ReprovisionStarted, Actor::Worker, &report)?;
+    let row = session.get::<ThreadRow>(id)?;
+    Ok(match row {
+        Some(row) if outcome.is_applied() => ThreadEntry::Entered { turn: row.turn, runtime: row.runtime },
+        Some(ThreadRow { holder: Some(holder), .. }) => ThreadEntry::Busy { run: holder.execution.run },
+        _ => ThreadEntry::Refused,
+    })
 }
 
 /// Reports an event on a thread.

@@ -36,7 +36,7 @@ pub use work_left::{WorkLeft, WorkLeftKind};
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::handle::Store;
-use crate::rows::{EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, StepRow, WorkerRow};
+use crate::rows::{EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, StepRow, ThreadRow, WorkerRow};
 
 /// A run in a list.
 #[derive(Debug)]
@@ -80,6 +80,11 @@ impl Queries<'_> {
     /// Returns a gate.
     pub fn gate(self, id: Id) -> Result<Option<GateRow>> {
         self.look(|db| Table::<GateRow>::load(db, id))
+    }
+
+    /// Returns a thread.
+    pub fn thread(self, id: Id) -> Result<Option<ThreadRow>> {
+        self.look(|db| Table::<ThreadRow>::load(db, id))
     }
 
     /// Returns a worker, also one that is offline.

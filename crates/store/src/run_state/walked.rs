@@ -124,7 +124,8 @@ impl RunState for HeldRun<'_, '_> {
         let ended_round = self.round_work(&step);
         if is_executed
             && let Some(gate) = step.work
-            && !matches!(to, StepMove::Ready | StepMove::Started | StepMove::Retried { lost: true })
+            && !matches!(to, StepMove::Ready | StepMove::Started)
+            && (to != StepMove::Retried { lost: true } || mutant!(QuestionDiesWithWorker))
         {
             // The question of an agent ends with its attempt, unless the worker was lost: the next attempt continues.
             ops::cancel_gate(self.session, gate, Actor::Advance)?;

@@ -15,6 +15,7 @@ mod process;
 mod prompt;
 mod resolve;
 mod session;
+mod thread;
 mod transcript;
 
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(crate) use resolve::credentials;
 pub use resolve::{FAKE_AGENTS, MissingAgent, agents, check_agents};
 use resolve::{Resolved, ScratchFolder};
 use session::StoredSession;
+pub use thread::TALKS_TO;
+use thread::{HeldThread, ThreadTarget};
 use transcript::Transcript;
 
 /// The wait for a limit whose reset is unknown. It doubles each time.
@@ -72,7 +75,12 @@ impl Commands {
                 return failed(&json!({ "reason": "could_not_start", "message": message }), false);
             }
         };
+        let target = match ThreadTarget::of(assignment) {
+            Ok(target) => target,
+            Err(message) => return failed(&json!({ "reason": "thread", "message": message }), false),
+        };
         let step = AgentStep {
+            target,
             work: Work { commands: self, assignment, order: &order, places: &places },
             agent,
             spec,
@@ -93,6 +101,8 @@ impl Commands {
 
 /// One attempt at an agent step.
 struct AgentStep<'s> {
+    /// The thread in which the attempt works: the step's own, or the one that a person talks to.
+    target: ThreadTarget,
     work: Work<'s>,
     agent: &'s AgentSpec,
     spec: &'s StepSpec,
@@ -105,6 +115,8 @@ struct Progress {
     session: Session,
     is_own: bool,
     is_after_limit: bool,
+    /// The session as it was before a person talked to it; none in a step's own attempt.
+    talked_to: Option<StoredSession>,
     /// Whether a lost session was replaced in this attempt already.
     is_replaced: bool,
     tool_calls: u64,
@@ -120,7 +132,14 @@ impl AgentStep<'_> {
         let began_ms = boot_ms();
         let (assignment, commands) = (self.work.assignment, self.work.commands);
         let id = assignment.lease.execution;
-        let chosen = session::choose(&commands.files, assignment, self.agent, &self.resolved.settings);
+        let chosen = match &self.target.talk {
+            Some(_) => session::talk(&commands.files, assignment, &self.target, &self.resolved.settings),
+            None => Ok(session::choose(&commands.files, assignment, self.agent, &self.resolved.settings)),
+        };
+        let chosen = match chosen {
+            Ok(chosen) => chosen,
+            Err(message) => return failed(&json!({ "reason": "thread", "message": message }), false),
+        };
         let events = commands.files.events(id, &assignment.name);
         let mut transcript = Transcript::open(&self.work.order.log, &events, masker(self.spec));
         if let Some(remark) = &chosen.remark {
@@ -130,6 +149,7 @@ impl AgentStep<'_> {
             session: chosen.session,
             is_own: chosen.is_own,
             is_after_limit: chosen.is_limited,
+            talked_to: chosen.talked_to,
             is_replaced: false,
             tool_calls: chosen.tool_calls,
             usage: chosen.usage,
@@ -166,7 +186,11 @@ impl AgentStep<'_> {
                         return ended;
                     }
                 }
-                FollowUp::NewSession if progress.session.is_resumed() && !progress.is_replaced => {
+                FollowUp::NewSession
+                    if progress.session.is_resumed()
+                        && !progress.is_replaced
+                        && self.target.talk.is_none() =>
+                {
                     transcript.note(&format!(
                         "sprag: the session cannot be continued ({failure}): starting a new one"
                     ));
@@ -204,6 +228,8 @@ impl AgentStep<'_> {
             let message = format!("the budget of the step is used up: {why}");
             return Err(failed(&json!({ "reason": "budget", "message": message }), false));
         }
+        let records = commands.records();
+        let thread = HeldThread::enter(records.clone(), assignment.lease, &self.target).await?;
         let scratch = ScratchFolder::make(&commands.files, id, &assignment.name)
             .map_err(|error| not_started(format!("cannot make a private folder: {error}")))?;
         let launch = self.resolved.launch(self.agent, self.dir(), scratch.path(), progress.session.clone());
@@ -217,10 +243,13 @@ impl AgentStep<'_> {
             is_after_limit: progress.is_after_limit,
             feedback: assignment.feedback.as_deref(),
         };
-        let text = prompt(self.agent, &situation);
+        let text = match &self.target.talk {
+            Some(_) => self.agent.prompt.clone(),
+            None => prompt(self.agent, &situation),
+        };
         let message =
             Message::new(session::unique_id(assignment, &format!("message {}", progress.limits)), text);
-        let path = commands.files.session(id, &assignment.name);
+        let path = self.session_path();
         let mut stored = self.stored(progress);
         let mut on_session = |id: &str| {
             id.clone_into(&mut stored.id);
@@ -230,13 +259,12 @@ impl AgentStep<'_> {
             answer_within_ms: self.agent.answer_within_ms,
             park_after_ms: self.agent.park_after_ms,
         };
-        let records = commands.records();
         let asking =
             Asking::new(&self.resolved.settings.name, assignment.lease, records, terms, masker(self.spec));
         let began_ms = boot_ms();
         let finished = process::run(
             &self.work,
-            Start { order, launch: &launch, message },
+            Start { order, launch: &launch, message, thread: &thread },
             &bounds,
             asking,
             transcript,
@@ -247,6 +275,7 @@ impl AgentStep<'_> {
         progress.ran_ms += boot_ms().saturating_sub(began_ms);
         drop(scratch);
         let finished = finished?;
+        thread.ended(&finished).await;
         progress.tool_calls += finished.tool_calls;
         progress.usage = progress.usage.plus(&finished.usage);
         if finished.has_started {
@@ -265,8 +294,8 @@ impl AgentStep<'_> {
             agent: self.resolved.settings.name.clone(),
             driver: self.resolved.settings.driver,
             id: session_id(progress),
-            round: self.work.assignment.round,
-            is_done: false,
+            round: progress.talked_to.as_ref().map_or(self.work.assignment.round, |before| before.round),
+            is_done: progress.talked_to.as_ref().is_some_and(|before| before.is_done),
             is_limited: false,
             tool_calls: progress.tool_calls,
             usage: progress.usage,
@@ -275,11 +304,15 @@ impl AgentStep<'_> {
 
     /// Stores what the session has used. Without it, a later attempt counts less than was used.
     fn store(&self, stored: &StoredSession) {
-        let (assignment, files) = (self.work.assignment, &self.work.commands.files);
-        let path = files.session(assignment.lease.execution, &assignment.name);
+        let path = self.session_path();
         if let Err(error) = stored.save(&path) {
             tracing::warn!(path = %path.display(), %error, "the session of an agent was not stored");
         }
+    }
+
+    fn session_path(&self) -> std::path::PathBuf {
+        let attempt = self.work.assignment.lease.execution.attempt;
+        self.work.commands.files.session(self.target.execution(attempt), &self.target.name)
     }
 
     fn dir(&self) -> std::path::PathBuf {
@@ -327,7 +360,9 @@ impl AgentStep<'_> {
         };
         let process = ProcessEnded { reason: sprag_process::Reason::Exited, ..finished.process };
         let ended = self.work.settle(process, self.spec, outputs, began_ms, control).await;
-        if let Ended::Report(Ending::Completed { .. }) = &ended {
+        if let Ended::Report(Ending::Completed { .. }) = &ended
+            && self.target.talk.is_none()
+        {
             self.store(&StoredSession { is_done: true, ..self.stored(progress) });
         }
         ended
@@ -405,7 +440,8 @@ impl AgentStep<'_> {
         let wait = failure.until_reset().map_or(doubled, |left| left + AFTER_RESET);
         progress.limits += 1;
         progress.limited += wait;
-        if progress.limited > LONGEST_LIMITED {
+        let longest = self.agent.limit_wait_ms.map_or(LONGEST_LIMITED, Duration::from_millis);
+        if progress.limited > longest.min(LONGEST_LIMITED) {
             let message = format!("{}; its reset is too far away ({})", failure.message, shown(wait));
             return Err(failed(&json!({ "reason": "limit", "message": message }), false));
         }

@@ -19,6 +19,7 @@ use sprag_process::{
 use sprag_store::Ending;
 
 use super::asking::{Asked, Asking, send_answer};
+use super::thread::HeldThread;
 use super::transcript::Transcript;
 use crate::command::{Work, failed, guard_ms};
 use crate::control::{Control, Signal, left, pause};
@@ -107,6 +108,7 @@ pub(crate) struct Start<'s> {
     pub(crate) order: Order,
     pub(crate) launch: &'s Launch,
     pub(crate) message: Message,
+    pub(crate) thread: &'s HeldThread,
 }
 
 /// Stores the id of the agent's session.
@@ -123,7 +125,7 @@ pub(crate) async fn run(
     on_session: OnSession<'_>,
     control: &mut Control,
 ) -> Result<Finished, Ended> {
-    let Start { order, launch, message } = start;
+    let Start { order, launch, message, thread } = start;
     let log = order.log.clone();
     let (mut running, duplex) = match work.commands.start_duplex(order, work.assignment).await {
         Ok(started) => started,
@@ -164,6 +166,7 @@ pub(crate) async fn run(
                     watch.saw_event();
                     transcript.add(&event);
                     match &event {
+                        Event::Started(_) => thread.started().await,
                         Event::PermissionRequested(request) if launch.permissions == Permissions::Ask => {
                             asking.requested(request.clone());
                         }

@@ -17,6 +17,7 @@ use sprag_pipeline::AgentSpec;
 use sprag_process::{boot_ms, read_regular, replace_private};
 use sprag_store::Assignment;
 
+use super::thread::ThreadTarget;
 use crate::files::Files;
 
 /// The largest file of a session: it holds a few names and numbers.
@@ -69,6 +70,8 @@ pub(crate) struct Chosen {
     pub(crate) tool_calls: u64,
     /// The tokens and cost of earlier attempts.
     pub(crate) usage: Usage,
+    /// The session as it was before a person talked to it; none in a step's own attempt.
+    pub(crate) talked_to: Option<StoredSession>,
     /// A remark for the step's log, if the session is not the expected one.
     pub(crate) remark: Option<String>,
 }
@@ -87,8 +90,15 @@ pub(crate) fn choose(
     let is_rewound =
         |stored: &StoredSession| stored.is_done && stored.round == assignment.round && !assignment.is_retry;
     let (tool_calls, usage) = own.as_ref().map_or((0, Usage::default()), |own| (own.tool_calls, own.usage));
-    let chosen =
-        |session, is_own, remark| Chosen { session, is_own, is_limited: false, tool_calls, usage, remark };
+    let chosen = |session, is_own, remark| Chosen {
+        session,
+        is_own,
+        is_limited: false,
+        tool_calls,
+        usage,
+        talked_to: None,
+        remark,
+    };
     if let Some(own) = own.filter(|own| !is_rewound(own)) {
         let is_limited = own.is_limited;
         return Chosen { is_limited, ..chosen(Session::Resume { id: own.id }, true, None) };
@@ -101,6 +111,31 @@ pub(crate) fn choose(
             chosen(new(assignment), false, Some(remark))
         }
     }
+}
+
+/// Chooses the session of a thread that a person talks to.
+pub(crate) fn talk(
+    files: &Files,
+    assignment: &Assignment,
+    target: &ThreadTarget,
+    settings: &AgentSettings,
+) -> Result<Chosen, String> {
+    let id = target.execution(assignment.lease.execution.attempt);
+    let Some(stored) = StoredSession::load(&files.session(id, &target.name)) else {
+        return Err(format!("step {} of run {} has no session on this host", target.name, id.run));
+    };
+    if stored.agent != settings.name || stored.driver != settings.driver {
+        return Err(format!("the session is of agent {}, not of {}", stored.agent, settings.name));
+    }
+    Ok(Chosen {
+        session: Session::Resume { id: stored.id.clone() },
+        is_own: true,
+        is_limited: false,
+        tool_calls: stored.tool_calls,
+        usage: stored.usage,
+        talked_to: Some(stored),
+        remark: None,
+    })
 }
 
 /// Returns a new session.

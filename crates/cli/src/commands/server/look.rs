@@ -1,6 +1,5 @@
 //! Looks at runs of a server: `ls`, `status`, `explain`, `questions`, `graph`, `diff`.
 
-use serde_json::Value;
 use sprag_app::GraphView;
 use sprag_lifecycle::Word;
 

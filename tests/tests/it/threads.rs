@@ -1,0 +1,137 @@
+//! Threads: people talk to the agents of steps that have ended, with the fake agent in all dialects.
+
+use serde_json::json;
+use sprag_tests::{Server, Signal, signal, until, until_some};
+
+use crate::agents::{Bench, DIALECTS, in_all_dialects};
+
+const SCRIPT: &str = r#"
+turns:
+  - when: the word right
+    do:
+      - shell: echo right > made.txt
+      - say: Corrected.
+  - when: take your time
+    do:
+      - shell: echo $$ > $OUT/tool.new; mv $OUT/tool.new $OUT/tool; exec sleep 600
+  - when: finish the task
+    do:
+      - shell: echo again >> turns.txt
+      - say: There is nothing left to do.
+  - when: Work
+    do:
+      - shell: echo wrong > made.txt
+      - say: I made it.
+"#;
+const STEPS: &str =
+    "  - id: work\n    agent: { use: robot, prompt: Work. }\n    check: { run: grep -q right made.txt }\n";
+
+#[test]
+fn t07_talk_to_a_failed_step_and_resume_its_run_in_the_same_session() {
+    in_all_dialects(|dialect| {
+        let bench = Bench::new(dialect, SCRIPT);
+        let sandbox = &bench.project.sandbox;
+        let run = bench.run(STEPS, 1);
+        let thread = format!("{run}/work");
+        let listed = bench.sprag(&["thread", "ls", "--json"]).expect(0).json();
+        assert_eq!(
+            (&listed[0]["thread"], &listed[0]["status"], &listed[0]["turns"]),
+            (&thread.as_str().into(), &"idle".into(), &1.into()),
+            "{listed}"
+        );
+        // A template in a message is text.
+        let said = bench.sprag(&["thread", "send", &thread, "Use the word right, {{ not.a.template }}."]);
+        assert!(said.code == 0 && (said.stdout.clone() + &said.stderr).contains("Corrected."), "{said:?}");
+        let shown = bench.sprag(&["thread", "show", &thread, "--json"]).expect(0).json();
+        assert_eq!(
+            (&shown["turns"], &shown["messages"][0]["status"]),
+            (&2.into(), &"completed".into()),
+            "{shown}"
+        );
+        bench.sprag(&["resume", &run]).expect(0);
+        assert_eq!((bench.starts(), bench.sessions()), (3, 1), "{dialect:?}: one session for all turns");
+        assert_eq!(sandbox.status_word(&run), "completed");
+        let given = format!("{:?}", bench.given());
+        assert!(given.contains("{{ not.a.template }}"), "{given}");
+        let turns = bench.sprag(&["thread", "show", &thread, "--json"]).expect(0).json()["turns"].clone();
+        assert_eq!(turns, 3, "{dialect:?}");
+    });
+}
+
+#[test]
+fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
+    let bench = Bench::new(DIALECTS[0], SCRIPT);
+    let sandbox = &bench.project.sandbox;
+    let run = bench.run(STEPS, 1);
+    let thread = format!("{run}/work");
+    let tool = || until_some("the tool runs", || sandbox.read("tool").trim().parse::<i32>().ok());
+    let talking = bench.start(&["thread", "send", &thread, "take your time"]);
+    let first = tool();
+    for refused in [vec!["resume", run.as_str()], vec!["thread", "send", &thread, "the word right"]] {
+        let answer = bench.sprag(&refused);
+        assert!(answer.code != 0 && answer.stderr.contains("busy: thread"), "{refused:?}: {answer:?}");
+    }
+    bench.sprag(&["thread", "stop", &thread]).expect(0);
+    assert_ne!(talking.finish().code, 0);
+    until("the tool is gone", || !sprag_tests::is_running(first));
+    std::fs::remove_file(sandbox.path("tool")).expect("a file");
+    // Killed in the middle of a tool: its message is not delivered, and the next one is.
+    let talking = bench.start(&["thread", "send", &thread, "take your time"]);
+    let second = tool();
+    signal(talking.pid(), Signal::KILL);
+    talking.finish();
+    until("the tool is gone", || !sprag_tests::is_running(second));
+    bench.sprag(&["thread", "send", &thread, "Use the word right."]).expect(0);
+    let shown = bench.sprag(&["thread", "show", &thread, "--json"]).expect(0).json();
+    let statuses: Vec<&str> = shown["messages"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|said| said["status"].as_str())
+        .collect();
+    assert_eq!(statuses, ["cancelled", "cancelled", "completed"], "{shown}");
+    bench.sprag(&["resume", &run]).expect(0);
+    assert_eq!(bench.sessions(), 1);
+}
+
+#[test]
+fn bad_names_of_threads_are_refused_with_their_reason() {
+    let bench = Bench::new(DIALECTS[0], SCRIPT);
+    let steps = "  - id: plain\n    run: 'true'\n  - id: work\n    agent: { use: robot, prompt: Work. }\n";
+    let run = bench.run(steps, 0);
+    for (thread, reason) in [
+        ("nothing".to_owned(), "is no thread"),
+        (format!("{run}/plain"), "has no agent"),
+        (format!("{run}/other"), "other"),
+    ] {
+        let answer = bench.sprag(&["thread", "send", &thread, "hello"]);
+        assert!(answer.code != 0 && answer.stderr.contains(reason), "{thread}: {answer:?}");
+    }
+}
+
+#[test]
+fn t07_the_same_over_http_and_mcp() {
+    let bench = Bench::new(DIALECTS[0], SCRIPT);
+    let sandbox = &bench.project.sandbox;
+    let run = bench.run(STEPS, 1);
+    let server = Server::from_process(sandbox, bench.start(&["serve", "--listen", "127.0.0.1:0"]));
+    let thread = format!("/v1/runs/{run}/steps/work/thread");
+    let listed = server.get(&format!("/v1/threads?run={run}"));
+    assert_eq!(
+        (&listed["threads"][0]["status"], &listed["threads"][0]["agent"]),
+        (&json!("idle"), &json!("robot"))
+    );
+    server.post(&format!("{thread}/messages"), &json!({ "message": " " })).expect(422);
+    server.post(&format!("{thread}/stop"), &json!({})).expect(409);
+    let message = json!({ "message": "Use the word right." });
+    let talk = server.post(&format!("{thread}/messages"), &message).expect(201).json();
+    server.until(talk["run"].as_str().expect("a run"), "completed");
+    assert_eq!(server.get(&thread)["turns"], 2);
+    let again =
+        server.call("thread_send", &json!({ "thread": format!("{run}/work"), "message": "the word right" }));
+    server.until(again["run"].as_str().unwrap_or_else(|| panic!("{again}")), "completed");
+    assert_eq!(server.call("thread_list", &json!({ "run": run }))["threads"][0]["turns"], 3);
+    bench.sprag(&["resume", &run, "--detach"]).expect(0);
+    server.until(&run, "completed");
+    assert_eq!(bench.sessions(), 1);
+}
