@@ -158,7 +158,7 @@ steps:
     outputs: { n: { stdout: json } }
 "#,
     );
-    let started = sandbox.start(["run", "fails.yaml"]);
+    let started = sandbox.start(["run", "fails.yaml", "--slots", "4"]);
     let run = until_some("a run", || sandbox.newest());
     until("it fails", || sandbox.status_word(&run) == "failing");
     until("both work", || !sandbox.read("begun").is_empty() && !sandbox.read("added").is_empty());
