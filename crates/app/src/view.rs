@@ -388,7 +388,7 @@ impl From<DamagedRun> for DamagedView {
 /// Returns whether a step was cancelled before it began: no attempt of it was executed since the run went back to it
 /// for the last time.
 pub fn is_not_run(step: &StepRow) -> bool {
-    let is_fresh = step.started_ms.is_none() && (step.tries, step.losses) == (0, 0);
+    let is_fresh = step.started_ms.is_none() && (step.tries, step.losses, step.repeats) == (0, 0, 0);
     step.status() == StepStatus::Cancelled && is_fresh
 }
 

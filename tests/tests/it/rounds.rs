@@ -1,7 +1,7 @@
 //! `repeat`: a step that runs again after a success, through the program.
 
 use serde_json::json;
-use sprag_tests::{Sandbox, until};
+use sprag_tests::{Sandbox, until, until_some};
 
 /// P13, P14: rounds have their own tries, read the outputs of the round before, and end by their condition or their limit.
 #[test]
@@ -120,5 +120,54 @@ steps:
     sandbox.sprag(["rewind", &run, "--to", "count"]).expect(0);
     assert_eq!(sandbox.lines("begun")[4..], ["1", "2", "3"]);
     assert_eq!(sandbox.step(&run, "count")["round"], json!(3));
+    sandbox.check(&run);
+}
+
+/// P16: a round that ends while the run fails counts: a resume continues with the next one.
+#[test]
+fn p16_a_round_that_ends_in_a_failing_run_is_not_repeated() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "fails",
+        r#"
+steps:
+  - id: rounds
+    needs: []
+    repeat: { until: steps.rounds.round == 3, max: 3 }
+    run: |
+      echo $SPRAG_ROUND >> begun
+      for _ in $(seq 1 1000); do [ -e go ] && exit 0; sleep 0.05; done
+      exit 1
+  - id: child
+    needs: []
+    repeat: { until: steps.child.outputs.n == 2, max: 3 }
+    pipeline: { name: add, inputs: { n: "{{ steps.child.outputs.n | default(0) }}" } }
+  - id: bad
+    needs: []
+    run: test -e mended
+---
+name: add
+inputs: { n: integer }
+outputs: { n: "{{ steps.add.outputs.n }}" }
+steps:
+  - id: add
+    run: |
+      echo {{ inputs.n }} >> added
+      for _ in $(seq 1 1000); do [ -e go ] && break; sleep 0.05; done
+      echo {{ inputs.n + 1 }}
+    outputs: { n: { stdout: json } }
+"#,
+    );
+    let started = sandbox.start(["run", "fails.yaml", "--slots", "4"]);
+    let run = until_some("a run", || sandbox.newest());
+    until("it fails", || sandbox.status_word(&run) == "failing");
+    until("both work", || !sandbox.read("begun").is_empty() && !sandbox.read("added").is_empty());
+    sandbox.write("go", "");
+    started.finish().expect(100);
+    assert_eq!(sandbox.steps(&run), "rounds cancelled, child cancelled, bad failed");
+    sandbox.write("mended", "");
+    sandbox.sprag(["resume", &run]).expect(0);
+    assert_eq!(sandbox.lines("begun"), ["1", "2", "3"]);
+    assert_eq!(sandbox.lines("added"), ["0", "1"]);
     sandbox.check(&run);
 }
