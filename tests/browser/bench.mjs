@@ -43,7 +43,7 @@ const port = await new Promise((resolve) => {
 const url = `http://127.0.0.1:${port}`;
 let server;
 async function serve() {
-  server = spawn(program, ['serve', '--listen', `127.0.0.1:${port}`, '--slots', '2'], { cwd: repository, env: { ...process.env, SPRAG_DATA: data }, stdio: ['ignore', 'ignore', 'inherit'] });
+  server = spawn(program, ['serve', '--listen', `127.0.0.1:${port}`, '--slots', '2'], { cwd: repository, env: { ...process.env, SPRAG_DATA: data }, stdio: 'ignore' });
   for (let tries = 0; tries < 600; tries++) {
     try {
       if ((await fetch(`${url}/readyz`)).ok) return;
@@ -120,6 +120,8 @@ const parts = {
   },
   async now() {
     const [paints, usable] = [[], []];
+    // Without any run, the page shows how to start one instead.
+    await start('name: first\nsteps:\n  - id: ask\n    gate: { ask: Continue? }\n');
     for (let nth = 0; nth < TIMES; nth++) {
       const page = await cold();
       usable.push(await shown(page, '/', () => [...document.querySelectorAll('h2')].some((one) => one.textContent === 'Executing')));
