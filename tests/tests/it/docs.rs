@@ -182,7 +182,7 @@ fn r15_r24_the_walk_through_of_triggers_can_be_typed() {
     let (out, err) = shell(&sandbox, &blocks[1].replace("127.0.0.1:7717", &server.addr.to_string()));
     for wanted in [
         "starts a run with {\"why\":\"a new page\"}",
-        "is taken; see its decision",
+        "is taken\nsee its decision: sprag delivery show",
         "was taken before",
         "it waits for a request",
         "site/often is paused",
