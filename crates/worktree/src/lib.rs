@@ -55,6 +55,7 @@ mod salvage;
 mod setup;
 mod single_flight;
 mod snapshot;
+mod stale_lock;
 mod start;
 mod sync;
 mod tip;
