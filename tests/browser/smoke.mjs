@@ -43,6 +43,7 @@ const pages = () => [
   ['board', `/boards/${facts.board}`, (page) => page.locator('.task').first().waitFor()],
   ['landing', '/landing', (page) => page.locator('.item').first().waitFor()],
   ['workers', '/workers', (page) => page.locator('table').first().waitFor()],
+  ['rules', '/rules', (page) => page.getByText('No rules').waitFor()],
   ['pipelines', '/pipelines', (page) => page.locator('.item').first().waitFor()],
   ['pipeline', '/pipelines/ship', (page) => page.getByLabel('count').waitFor()],
   ['environments', '/environments', (page) => page.locator('.item').first().waitFor()],

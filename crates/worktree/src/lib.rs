@@ -60,6 +60,7 @@ mod sync;
 mod tip;
 mod trash;
 mod visit;
+mod watch;
 mod worktrees;
 
 pub use branch::{BranchFate, BranchPolicy};
@@ -86,4 +87,5 @@ pub use repository::{Identity, Repository};
 pub use salvage::Salvaged;
 pub use trash::Leftover;
 pub use visit::{SharedWorktree, UsageLock};
+pub use watch::{RefChange, WatchedRepository, watch_failure};
 pub use worktrees::{Listed, Settings, Worktree, Worktrees};

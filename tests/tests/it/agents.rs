@@ -375,7 +375,10 @@ fn t04_a_step_that_does_not_wait_for_a_limit_fails_at_once() {
     let bench = Bench::new(DIALECTS[0], "turns:\n  - - end: { limit: 2h }\n");
     let steps = "  - id: work\n    agent: { use: robot, prompt: Work., on_limit: fail }\n    retry: { attempts: 3 }\n";
     let answer = bench.sprag(&["run", &bench.pipeline(steps)]);
-    assert!(answer.code == 1 && answer.stderr.contains("held for longer than the step waits"), "{answer:?}");
+    assert!(
+        answer.code == 100 && answer.stderr.contains("held for longer than the step waits"),
+        "{answer:?}"
+    );
     assert_eq!(bench.starts(), 1, "the account is held, so no further attempt starts an agent");
 }
 

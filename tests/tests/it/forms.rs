@@ -17,8 +17,8 @@ steps:
         color: { enum: [red, blue] }
       choices: [{ ship: { to: release } }, { wait: { to: hold } }, stop]
   - { id: release, needs: ask, run: echo release >> ran }
-  - { id: announce, needs: release, run: echo announce {{ steps.ask.outputs.count }} >> ran }
-  - { id: hold, needs: ask, run: echo hold {{ steps.ask.outputs.reason }} >> ran }
+  - { id: announce, needs: release, run: 'echo announce {{ steps.ask.outputs.count }} >> ran' }
+  - { id: hold, needs: ask, run: 'echo hold {{ steps.ask.outputs.reason }} >> ran' }
   - { id: joined, needs: [announce, hold], run: echo joined >> ran }
   - { id: tidy, needs: hold, always: true, run: echo tidy >> ran }
 "#;
@@ -105,8 +105,8 @@ fn c09_an_answer_over_http_and_mcp_is_checked_field_by_field() {
     until("it asks", || !gates(&server, &run).is_empty());
     let url = format!("http://{}", server.addr);
     let answer = ["answer", &run, "--server", &url, "--field", "reason=good", "--field"];
-    let refused = sandbox.sprag(answer.iter().chain(&["count=x"])).expect(2);
-    assert!(refused.stderr.contains("`count`"), "{}", refused.stderr);
+    let refused = sandbox.sprag(answer.iter().chain(&["count=x"]));
+    assert!(refused.code != 0 && refused.stderr.contains("`count`"), "{refused:?}");
     sandbox.sprag(answer.iter().chain(&["count=3"])).expect(0);
     server.until(&run, "completed");
     assert_eq!(server.get(&format!("/v1/runs/{run}"))["outputs"]["got"]["count"], 3);
@@ -141,12 +141,17 @@ fn fields_are_asked_for_on_a_terminal_and_have_defaults_at_the_timeout() {
 
     sandbox.yaml(
         "late",
-        "outputs: { n: \"{{ steps.ask.outputs.n }}\" }\nsteps:\n  - id: ask\n    gate: { ask: Go?, timeout: 1ms, default: \"yes\", fields: { n: { type: integer, default: 4 } } }\n  - { id: go, run: 'true' }\n",
+        r#"
+steps:
+  - id: ask
+    gate: { ask: Go?, timeout: 1ms, default: "yes", fields: { n: { type: integer, default: 4 } } }
+  - { id: go, run: 'echo {{ steps.ask.outputs.n }} >> late' }
+"#,
     );
-    sandbox.sprag(["run", "late.yaml"]);
-    let run = sandbox.newest().expect("a run");
-    sandbox.sprag(["resume", &run]);
-    sandbox.ends_as(&run, "completed");
-    let outputs = sandbox.json(["run", "show", &run, "--json"]);
-    assert_eq!(outputs["outputs"]["n"], 4, "{outputs}");
+    // The process may leave before the time is over; then another one continues.
+    if sandbox.sprag(["run", "late.yaml"]).code != 0 {
+        let run = sandbox.newest().expect("a run");
+        sandbox.sprag(["resume", &run]).expect(0);
+    }
+    assert_eq!(sandbox.lines("late"), ["4"]);
 }

@@ -110,13 +110,13 @@ steps:
     let last = answer.lines::<serde_json::Value>().pop().expect("a line");
     assert_eq!(last["outputs"]["sizes"], serde_json::json!([3, 5]), "{last}");
     for (from, to, why) in [
-        ("name: count, inputs", "name: cuont, inputs", "did you mean `count`"),
+        ("name: count, inputs", "name: cuont, inputs", "the file has no pipeline `cuont`"),
         ("inputs: { text: \"{{ inputs.word }}\" }", "inputs: { txt: 1 }", "has no input `txt`"),
-        ("run: printf", "rum: printf", "whole.yaml:19"),
+        ("run: printf", "rum: printf", "whole.yaml:20"),
         ("name: count\ninputs", "name: measure\ninputs", "two pipelines of the file are named `measure`"),
         ("---\nname: count\n", "---\n", "a further pipeline of a file needs a name"),
         (
-            "    run: printf '%s' {{ inputs.text }} | wc -c\n",
+            "    run: printf '%s' {{ inputs.text }} | wc -c\n    outputs: { n: { stdout: json } }\n",
             "    pipeline: { name: measure, inputs: { word: \"{{ inputs.text }}\" } }\n",
             "it calls itself",
         ),
@@ -133,5 +133,6 @@ steps:
         "steps: [{ id: a, run: 'true' }]\n---\nname: other\nsteps: [{ id: b, rum: x }]\n",
     );
     let refused = sandbox.sprag(["validate", "extra.yaml"]).expect(2);
-    assert!(refused.stderr.contains("extra.yaml:4"), "{}", refused.stderr);
+    let told = refused.stderr + &refused.stdout;
+    assert!(told.contains("extra.yaml:4"), "{told}");
 }

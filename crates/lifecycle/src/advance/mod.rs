@@ -59,6 +59,8 @@ pub trait RunState {
     fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<(), Self::Error>;
     /// Creates the work of the step's current attempt.
     fn start_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
+    /// Records that the current round of the step's `repeat` has ended, although the run starts no other.
+    fn note_round(&mut self, no: StepNo) -> Result<(), Self::Error>;
     /// Creates work for the step's current attempt that fails at once, because no further round is allowed or the
     /// condition of its `repeat` has no answer.
     fn refuse_round(&mut self, no: StepNo) -> Result<(), Self::Error>;

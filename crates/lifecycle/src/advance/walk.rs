@@ -356,6 +356,8 @@ impl<S: RunState> Walk<'_, S> {
             return self.settle(no, StepMove::Succeeded);
         }
         if allowed != Allowed::Start {
+            // The round counts: a resume continues with the next one.
+            self.state.note_round(no)?;
             return self.settle(no, StepMove::Cancelled);
         }
         self.state.move_step(no, StepMove::Repeated)?;

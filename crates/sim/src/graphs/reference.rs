@@ -346,7 +346,8 @@ impl Reader<'_> {
     fn bad_rounds(&self, no: StepNo) -> Option<u32> {
         let script = self.script(no);
         let by_rounds = matches!(script.waits_for, WaitsFor::Worker | WaitsFor::Gate | WaitsFor::Signal);
-        let wanted = by_rounds && !self.is_unreadable(no);
+        let exceeds = script.exceeds_rounds(self.plan.step(no));
+        let wanted = by_rounds && !self.is_unreadable(no) && !exceeds;
         wanted.then(|| script.rounds.saturating_sub(self.first_round(no)))
     }
 
@@ -359,7 +360,9 @@ impl Reader<'_> {
 
     /// Returns whether the step's failures never cause a rework.
     fn is_blocked(&self, no: StepNo) -> bool {
-        self.script(no).fault == Fault::Blocked && !self.is_unreadable(no)
+        let script = self.script(no);
+        let exceeds = script.exceeds_rounds(self.plan.step(no));
+        script.fault == Fault::Blocked && !self.is_unreadable(no) && !exceeds
     }
 
     /// Returns the possible outcomes of the step's work in this epoch. A step that a person sent back continues with

@@ -176,7 +176,9 @@ impl RunState for HeldRun<'_, '_> {
                 StepMove::Reworked { .. } | StepMove::Reset { .. } | StepMove::Reopened => {
                     let keep = matches!(to, StepMove::Reset { keep: true });
                     row.attempt += 1;
-                    row.work = row.work.filter(|_| keep && keeps_child);
+                    // The child run of a round that has ended does not continue.
+                    let has_ended = row.last_round == Some(ended_round);
+                    row.work = row.work.filter(|_| keep && keeps_child && !has_ended);
                     row.items = row.items.filter(|_| keep);
                     // A resume continues with the round that did not end; used-up rounds are counted from the start.
                     row.last_round = row.last_round.filter(|_| keep);
@@ -229,6 +231,15 @@ impl RunState for HeldRun<'_, '_> {
             }
             WorkKind::Gate | WorkKind::Wait | WorkKind::Child | WorkKind::End => self.start_outside(&step),
         }
+    }
+
+    fn note_round(&mut self, no: StepNo) -> Result<()> {
+        let step = self.step_row(no)?;
+        let ended = self.round_work(&step);
+        self.session.note::<StepRow>((self.id, no), |row| {
+            row.repeats += 1;
+            row.last_round = Some(ended);
+        })
     }
 
     fn refuse_round(&mut self, no: StepNo) -> Result<()> {
