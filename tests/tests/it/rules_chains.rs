@@ -64,8 +64,8 @@ fn each_end_counts_once(sandbox: &Sandbox) {
     for _ in 0..nightly(2, 12) {
         // Two servers read the same journal. Both are killed at any moment, and others find what they left.
         let servers = [Server::start(sandbox, &[]), Server::start(sandbox, &[])];
-        fail(&mut wanted);
         let before = alarms();
+        fail(&mut wanted);
         until("one end has reached the rule", || alarms() > before);
         fail(&mut wanted);
         servers.into_iter().for_each(|server| server.into_process().kill());
