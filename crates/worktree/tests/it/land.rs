@@ -4,7 +4,7 @@ use std::{
     cell::Cell,
     fs,
     path::Path,
-    time::{Duration, SystemTime},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use sprag_worktree::{Cancel, Kind, LandOptions, Push, PushFate, Strategy, Worktree, Worktrees};
@@ -252,15 +252,17 @@ fn e20_locks_that_a_killed_git_left_on_refs_block_nothing() {
     let repository = worktrees.repository();
     let locks = ["packed-refs.new", "packed-refs.lock", "refs/sprag/remote/main.lock"];
     let locks = locks.map(|name| place.repo().join(".git").join(name));
-    let leave = |age: Duration| {
+    let leave = |is_old: bool| {
         for lock in &locks {
             fs::create_dir_all(lock.parent().expect("a folder")).expect("a folder");
             let file = fs::File::create(lock).expect("a lock");
-            file.set_modified(SystemTime::now() - age).expect("a time");
+            if is_old {
+                file.set_modified(UNIX_EPOCH).expect("ours");
+            }
         }
     };
     repository.move_fence("old", None, 1).expect("a fence");
-    leave(Duration::from_secs(86_400));
+    leave(true);
     repository.delete_fence("old").expect("the lock of packed refs is removed");
     let mut options = LandOptions::new("work", "main");
     options.push = Some(Push { remote: "origin".to_owned(), required: true });
@@ -269,7 +271,7 @@ fn e20_locks_that_a_killed_git_left_on_refs_block_nothing() {
     assert!(locks.iter().all(|lock| !lock.exists()), "{locks:?}");
     // A git that still works may have a young lock.
     repository.move_fence("new", None, 1).expect("a fence");
-    leave(Duration::ZERO);
+    leave(false);
     let error = repository.delete_fence("new").expect_err("refs are locked");
     assert!(matches!(error.kind, Kind::StaleGitLock { .. }), "{error}");
     assert!(locks.iter().all(|lock| lock.exists()), "{locks:?}");
