@@ -135,7 +135,10 @@ impl Feed {
                     () = crate::connections::told(&mut stop) => return,
                 }
                 // Refusals are rare: a busy journal is not a reason to look for them all the time.
-                tokio::time::sleep(REFUSALS_EVERY).await;
+                let stopped = crate::connections::told(&mut stop);
+                if tokio::time::timeout(REFUSALS_EVERY, stopped).await.is_ok() {
+                    return;
+                }
                 for view in refused.ready().unwrap_or_default() {
                     let run = view.run.as_deref().and_then(|run| run.parse().ok());
                     let json = serde_json::to_vec(&view).expect("a refusal is plain data").into();

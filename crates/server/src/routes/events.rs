@@ -185,6 +185,12 @@ impl Reader {
     }
 }
 
+/// The next thing that a reader may be told of.
+enum Next {
+    Batch(Result<Arc<Batch>, RecvError>),
+    Hint(Option<Arc<Hint>>),
+}
+
 impl Source for Reader {
     async fn next(&mut self, limit: Duration) -> Option<Bytes> {
         loop {
@@ -196,10 +202,16 @@ impl Source for Reader {
                 return Some(piece);
             }
             let hints = self.hints.as_mut();
-            let next = tokio::select! {
-                () = tokio::time::sleep(limit) => return Some(Bytes::new()),
-                next = self.live.recv() => next,
-                hint = next_hint(hints) => match hint.and_then(|hint| self.hint(&hint)) {
+            let either = async {
+                tokio::select! {
+                    next = self.live.recv() => Next::Batch(next),
+                    hint = next_hint(hints) => Next::Hint(hint),
+                }
+            };
+            let Ok(next) = tokio::time::timeout(limit, either).await else { return Some(Bytes::new()) };
+            let next = match next {
+                Next::Batch(next) => next,
+                Next::Hint(hint) => match hint.and_then(|hint| self.hint(&hint)) {
                     Some(piece) => return Some(piece),
                     None => continue,
                 },
