@@ -128,7 +128,7 @@ fn i01_a_local_user_a_rule_and_a_landing_are_named() {
     let kinds: Vec<(&str, &str)> =
         seen.iter().map(|(by, act)| (by.split(':').next().unwrap_or_default(), act.as_str())).collect();
     for wanted in
-        [("user", "run.created"), ("worker", "landed"), ("user", "rule.applied"), ("rule", "run.created")]
+        [("user", "run.created"), ("worker", "landed"), ("user", "rule.created"), ("rule", "run.created")]
     {
         assert!(kinds.contains(&wanted), "{wanted:?} is missing in {seen:#?}");
     }
