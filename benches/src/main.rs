@@ -1,5 +1,5 @@
-//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout`, `serve`, `handoff` and `retention`: the speed of
-//! Sprag, as ratios within one round.
+//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout`, `serve`, `handoff`, `retention` and `triggers`: the
+//! speed of Sprag, as ratios within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -29,6 +29,7 @@ mod postgres;
 mod retention;
 mod serve;
 mod store;
+mod triggers;
 mod worktrees;
 
 use std::path::PathBuf;
@@ -76,6 +77,8 @@ enum Benchmark {
     Handoff,
     /// Latency of live steps while another process deletes a million runs
     Retention,
+    /// Time from a tick to its run, idle rules, a burst of rules with four servers, `explain` with a million events
+    Triggers,
 }
 
 /// The amount of work of a benchmark.
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Benchmark::Serve => ("serve", runtime.block_on(serve::measure(effort))),
         Benchmark::Handoff => ("handoff", runtime.block_on(handoff::measure(effort))),
         Benchmark::Retention => ("retention", runtime.block_on(retention::measure(effort))),
+        Benchmark::Triggers => ("triggers", runtime.block_on(triggers::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -43,6 +43,7 @@ const pages = () => [
   ['board', `/boards/${facts.board}`, (page) => page.locator('.task').first().waitFor()],
   ['landing', '/landing', (page) => page.locator('.item').first().waitFor()],
   ['workers', '/workers', (page) => page.locator('table').first().waitFor()],
+  ['rules', '/rules', (page) => page.getByText('No rules').waitFor()],
   ['pipelines', '/pipelines', (page) => page.locator('.item').first().waitFor()],
   ['pipeline', '/pipelines/ship', (page) => page.getByLabel('count').waitFor()],
   ['environments', '/environments', (page) => page.locator('.item').first().waitFor()],
@@ -128,6 +129,8 @@ async function review(page) {
   const dialog = page.getByRole('dialog');
   check((await dialog.getByRole('textbox').inputValue()).includes('notes.txt:1-2\nPlease say why'), 'the comment is in the answer');
   if (shots) await page.screenshot({ path: `${shots}/send-back.png` });
+  // While the step runs again, there is nothing to compare for a moment.
+  expected.words = ['409'];
   await dialog.getByRole('textbox').press('Tab');
   await dialog.getByRole('button', { name: 'Send back' }).press('Enter');
   await page.locator('.diff .dl.add', { hasText: 'Please say why' }).waitFor();
@@ -144,6 +147,7 @@ async function review(page) {
   await second.locator('.head').getByText('completed').waitFor();
   await second.goto(`${url}/landing`);
   await second.locator('.item', { hasText: facts.asks }).getByText('landed').waitFor();
+  expected.words = [];
   await second.context().close();
   await third.context().close();
 }

@@ -133,6 +133,8 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M73", layer("store", "store", "rules::r26_")),
     ("M74", layer("store", "store", "rules::r20_")),
     ("M75", layer("store", "store", "rules::r15_")),
+    ("M78", layer("sim", "models", "r19_r21_")),
+    ("M79", layer("sim", "models", "r19_r21_")),
     ("M80", layer("sim", "graphs", "")),
     ("M81", layer("sim", "graphs", "")),
     ("M82", layer("sim", "graphs", "")),

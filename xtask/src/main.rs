@@ -140,9 +140,18 @@ fn bench(args: &[&str]) -> Result<(), String> {
     if !args.is_empty() {
         return cargo(run.into_iter().chain(args.iter().copied()), &[]);
     }
-    for workload in
-        ["store", "pipelines", "postgres", "growth", "worktrees", "fanout", "serve", "handoff", "retention"]
-    {
+    for workload in [
+        "store",
+        "pipelines",
+        "postgres",
+        "growth",
+        "worktrees",
+        "fanout",
+        "serve",
+        "handoff",
+        "retention",
+        "triggers",
+    ] {
         cargo(run.into_iter().chain([workload]), &[])?;
     }
     Ok(())

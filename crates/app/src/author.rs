@@ -2,13 +2,10 @@
 
 use sprag_store::Author;
 
-/// The file in which a machine's users are listed.
-const USERS: &str = "/etc/passwd";
-
 /// Returns the user whose process this is. A user that the machine's list does not have is named by its number.
 pub fn local_author() -> Author {
     let uid = rustix::process::getuid().as_raw();
-    let listed = std::fs::read_to_string(USERS).ok().and_then(|users| name_in(&users, uid));
+    let listed = std::fs::read_to_string("/etc/passwd").ok().and_then(|users| name_in(&users, uid));
     Author::user(&listed.unwrap_or_else(|| format!("uid-{uid}")))
 }
 

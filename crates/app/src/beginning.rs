@@ -5,7 +5,7 @@
 //! the run continues with the files as they are, and the person is told so.
 
 use serde_json::Value;
-use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, WorkKind};
+use sprag_lifecycle::{EnvironmentStatus, Plan, RunId, StepNo, StepStatus, WorkKind};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::{ExecutionRow, Row, RunInFull, StepRow, is_current, step_name};
 use sprag_worker::{before, worked};
@@ -26,7 +26,7 @@ struct Leaf {
     status: StepStatus,
     ended_ms: Option<i64>,
     always: bool,
-    /// Whether a coding agent does its work.
+    /// Whether a coding agent does its work, and continues with the files of its last attempt.
     is_agent: bool,
     /// Whether the step is known to have been in the worktree: then its states were recorded.
     was_there: bool,
@@ -37,6 +37,8 @@ pub(crate) struct Beginning<'b> {
     known: &'b RunWithPlan,
     repository: Repository,
     leaves: Vec<Leaf>,
+    /// Whether the files of the run are still there.
+    has_files: bool,
     /// The run, and the runs that it was forked from. States that those recorded are part of its past too.
     lineage: Vec<RunId>,
 }
@@ -57,15 +59,23 @@ impl<'b> Beginning<'b> {
         let runs = app.store.queries().runs_in_environment(id)?;
         let leaves = runs.iter().flat_map(leaves_of).collect();
         let lineage = lineage(app, known)?;
-        Ok(Ok(Some(Beginning { known, repository, leaves, lineage })))
+        let has_files = row.status() == EnvironmentStatus::Ready;
+        Ok(Ok(Some(Beginning { known, repository, leaves, has_files, lineage })))
     }
 
     /// Has the run, which resumes what was interrupted or failed, begin with the files from before that. Returns what
     /// a person should know.
     pub(crate) fn before_the_broken(&self) -> Result<Option<String>, Error> {
-        let mut broken = self.own().filter(|leaf| is_broken(leaf.status)).peekable();
-        if broken.peek().is_some() && broken.all(|leaf| leaf.is_agent) {
-            // An agent continues its session, with the files that it knows and that people may have changed since.
+        let broken: Vec<&Leaf> = self.own().filter(|leaf| is_broken(leaf.status)).collect();
+        if !broken.is_empty() && broken.iter().all(|leaf| leaf.is_agent) {
+            // An agent continues its session, with the files that it knows and that people may have changed since. If they
+            // were removed, the state that it left is restored.
+            let numbers: Vec<StepNo> = broken.iter().map(|leaf| leaf.no).collect();
+            if !self.has_files
+                && let Some(state) = self.latest(&numbers)?
+            {
+                self.choose(&state)?;
+            }
             return Ok(None);
         }
         let mut first: Option<(u64, Checkpoint)> = None;
@@ -272,7 +282,8 @@ fn leaf(plan: &Plan, step: &StepRow, executions: &[ExecutionRow]) -> Leaf {
     }
 }
 
-/// Whether a step's spec is that of a coding agent.
+/// Whether a step's spec is that of a coding agent whose attempts continue with the files of the last one.
 fn is_agent(spec: &str) -> bool {
-    serde_json::from_str::<StepSpec>(spec).is_ok_and(|spec| matches!(spec.kind, Kind::Agent(_)))
+    let spec: Result<StepSpec, _> = serde_json::from_str(spec);
+    spec.is_ok_and(|spec| spec.retry_here && matches!(spec.kind, Kind::Agent(_)))
 }

@@ -216,7 +216,9 @@ impl App {
             return Ok(());
         }
         let message = format!("the environment of run {} has been removed", known.id());
-        Err(Error::new(ErrorKind::Refused, message).next("resume or fork the run to get another one"))
+        Err(Error::new(ErrorKind::Refused, message).next(
+            "keep those of failed runs: `environment: { worktree: { keep: on_failure } }`; or resume the run",
+        ))
     }
 }
 

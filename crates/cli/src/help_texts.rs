@@ -182,9 +182,9 @@ Examples:
   sprag signal RUN deployed --payload '{\"version\": 3}'";
 
 pub(crate) const WORKER: &str = "\
-Ctrl-C or SIGTERM stops it after its running steps have finished. Steps that only
-wait for their turn to land return to their queue. A second signal stops the
-running steps too; other workers then retry them.
+Ctrl-C or SIGTERM stops it after its running steps have finished. Steps that
+only wait for their turn to land return to their queue. A second signal stops
+the running steps too; other workers then retry them.
 
 With --store it works for all users of that database, on any number of machines.
 With --server it claims over HTTP and opens no database. It then needs a token

@@ -103,6 +103,8 @@ mutants! {
     M73 EventKeysForgotten "the key of an event is removed while the event may be repeated"
     M74 ConditionErrorIsFalse "a condition without an answer counts as false"
     M75 AnsweredBeforeStored "an event is acknowledged before it is stored"
+    M78 SightWithoutRun "a rule's cursor passes the end of a run or the move of a ref that started nothing"
+    M79 MoveNotClaimed "two servers fire one end of a run or one move of a ref"
     M80 RunStatusStale "a condition sees a failed run as running"
     M81 ThenIgnored "a failure after the last rework fails the run although it is tolerated"
     M82 SkipStays "a skip that takes the later steps along does not reach them"

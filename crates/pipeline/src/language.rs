@@ -56,6 +56,8 @@ pub(crate) static ALL: &[&Record] = &[
     &WEBHOOK,
     &DEBOUNCE,
     &RATE,
+    &ENDED_RUN,
+    &GIT,
 ];
 
 /// The whole file.
@@ -539,6 +541,8 @@ pub(crate) static TRIGGER: Record = Record {
         required("id",  Text(Rule::Id),                 "The rule's id, unique in the pipeline."),
         key("schedule", Either(&[Form::Record(&SCHEDULE), List(&Form::Record(&SCHEDULE), 1)]),
                                                         "The times at which runs start; a list means all of them."),
+        key("run",      Form::Record(&ENDED_RUN),       "The ends of other runs."),
+        key("git",      Form::Record(&GIT),             "The moves of git refs."),
         key("when",     Text(Rule::Filled),             "An expression over the event; no run starts if it is false."),
         key("inputs",   Table(Rule::Identifier, &Any),  "The inputs of the run, templates over the event."),
         key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
@@ -547,8 +551,6 @@ pub(crate) static TRIGGER: Record = Record {
         key("webhook",  Form::Record(&WEBHOOK),         "Signed requests from outside, at `/in/PIPELINE/RULE` of a server."),
         key("debounce", Form::Record(&DEBOUNCE),        "A window in which several events become one run, with the last of them."),
         key("rate",     Form::Record(&RATE),            "A limit on the runs of the rule in a time."),
-        planned("git",     "Moves of git refs that start runs."),
-        planned("run",     "Ends of other runs that start runs."),
     ],
 };
 
@@ -599,6 +601,37 @@ pub(crate) static RATE: Record = Record {
         required("limit", Integer(1, 1_000_000), "The most runs in the time."),
         required("per",   TIMEOUT,               "The time."),
         key("over",       Form::Word(&[word("hold"), word("skip")]), "Whether an event beyond the limit waits or is skipped; `hold` by default."),
+    ],
+};
+
+/// The ends of other runs.
+#[rustfmt::skip]
+pub(crate) static ENDED_RUN: Record = Record {
+    what: "`run` of a rule",
+    keys: &[
+        required("pipeline", Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                                       "The name of the run's pipeline, a pattern such as `build-*`, or a list of both."),
+        key("ended",  List(&Form::Word(&[word("completed"), word("failed"), word("cancelled")]), 1),
+                                                       "The statuses with which the run has to end; any by default."),
+        key("labels", Table(Rule::Name, &Scalar),      "Labels that the run has to have."),
+    ],
+};
+
+/// The moves of git refs.
+#[rustfmt::skip]
+pub(crate) static GIT: Record = Record {
+    what: "`git`",
+    keys: &[
+        required("refs",   Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                               "Full names of refs, or patterns such as `refs/heads/release-*`; `**` also fits slashes."),
+        key("repository",  Text(Rule::Filled), "A path, the name of a remote, or an address; the repository of the rule's folder by default."),
+        key("every",       TIMEOUT,            "The pause between two looks, at least a second; 1m by default."),
+        key("paths",       Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                               "Patterns such as `src/**`: a move that changes none of these paths is skipped."),
+        key("told_by",     Form::Word(&[word("github"), word("gitlab"), word("standard"), word("generic")]),
+                                               "The sender of signed requests, at `/in/PIPELINE/RULE` of a server, that make the next look due at once."),
+        key("secrets",     List(&Text(Rule::Variable), 1), "Variables of the server that hold the secrets of these requests."),
+        key("created",     Boolean,            "Whether a ref that appears later starts a run too; otherwise its first sight only records it."),
     ],
 };
 

@@ -70,8 +70,8 @@ pub use spec::{
     Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,
 };
 pub use triggers::{
-    Debounce, Missed, MissedRuns, OverlapPolicy, RateLimit, Schedule, Tick, Trigger, TriggerSource, Webhook,
-    WebhookKind,
+    Debounce, GitSource, Missed, MissedRuns, OverlapPolicy, RateLimit, RunSource, Schedule, Tick, Trigger,
+    TriggerSource, Webhook, WebhookKind,
 };
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 

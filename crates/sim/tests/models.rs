@@ -245,7 +245,14 @@ fn l09_l10_l11_l12_ht1_ht3_a_thread_with_everything_that_can_be_said_of_it() {
 
 #[test]
 fn r01_r02_r10_a_rule_with_two_servers_that_is_paused_and_changed() {
-    explore_all("rule", RuleModel { servers: 2, ticks: 2, events: 1, changes: 2 + more() });
+    let changes = 2 + more();
+    explore_all("rule", RuleModel { servers: 2, ticks: 2, events: 1, changes, finds: false });
+}
+
+#[test]
+fn r19_r21_a_rule_that_finds_its_events_with_two_servers() {
+    let changes = 2 + more();
+    explore_all("found events", RuleModel { servers: 2, ticks: 2, events: 1, changes, finds: true });
 }
 
 #[test]

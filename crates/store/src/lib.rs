@@ -70,9 +70,9 @@ pub use handle::Store;
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
-    EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
-    KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
-    NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
+    EnvironmentRequest, Finished, FireEvent, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent,
+    Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule,
+    NewRun, NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
     Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
     TaskMoved, ThreadEntry, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window,
     WorkerLimit, answer_text, answer_with_fields, environment_of, kept_because, plan_hash, thread_id,

@@ -4,8 +4,8 @@ use sprag_lifecycle::{Actor, RuleEvent, TriggerRule, mutant};
 
 use crate::error::{Error, Result};
 use crate::ops::{
-    self, FireTick, Fired, NewDelivery, NewRule, NextTick, Receipt, RuleApplied, RuleChange, RuleSeen,
-    Settled, TriggerDecision,
+    self, FireEvent, FireTick, Fired, NewDelivery, NewRule, NextTick, Receipt, RuleApplied, RuleChange,
+    RuleSeen, Settled, TriggerDecision,
 };
 use crate::outcome::Outcome;
 use crate::queries::Queries;
@@ -29,6 +29,36 @@ impl Executor<'_> {
             }
         }
         Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
+    }
+
+    /// Decides an event that a rule found by itself: the event, the decision, the run and the cursor are one commit.
+    pub async fn fire_event(self, mut fire: FireEvent) -> Result<Fired> {
+        for _ in 0..DRAWS {
+            let this = fire.clone();
+            let fired = self.0.write(move |session| ops::fire_event(session, &this)).await;
+            match (fired, &mut fire.event) {
+                (Err(Error::Conflict { entity: "run", .. }), Some((_, TriggerDecision::Start(run)))) => {
+                    run.new.id = self.0.person().new_run_id();
+                }
+                (fired, _) => return fired,
+            }
+        }
+        Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
+    }
+
+    /// Claims a look at a repository that is due, until a time of the wall clock.
+    pub async fn claim_look(self, seen: RuleSeen, next_ms: i64) -> Result<bool> {
+        self.0.write(move |session| ops::claim_look(session, seen, next_ms)).await
+    }
+
+    /// Makes the next look of a rule at its repository due at once.
+    pub async fn look_now(self, rule: Id) -> Result<bool> {
+        self.0.write(move |session| ops::look_now(session, rule)).await
+    }
+
+    /// Notes why an active rule cannot see what it watches; none if it can.
+    pub async fn note_sight(self, seen: RuleSeen, reason: Option<String>) -> Result<bool> {
+        self.0.write(move |session| ops::note_sight(session, seen, reason.as_deref())).await
     }
 
     /// Decides an enforcement that waits.
@@ -128,6 +158,16 @@ impl Queries<'_> {
     /// Returns the time of the earliest tick of an active rule (wall clock).
     pub fn next_tick(self) -> Result<Option<i64>> {
         self.look(|db| db.next_tick())
+    }
+
+    /// Returns the active rules about the ends of other runs, by number.
+    pub fn rules_about_runs(self) -> Result<Vec<RuleRow>> {
+        self.look(|db| db.rules_about_runs())
+    }
+
+    /// Returns the active rules whose next look at a repository is due, earliest first.
+    pub fn looks_due(self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
+        self.look(|db| db.looks_due(wall_ms, limit))
     }
 
     /// Returns the event with this number.

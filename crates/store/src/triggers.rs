@@ -11,10 +11,14 @@ pub trait Triggers {
     fn rules(&mut self) -> Result<Vec<RuleRow>>;
     /// Returns the rule with this full name.
     fn rule_called(&mut self, name: &str) -> Result<Option<RuleRow>>;
-    /// Returns the active rules whose next tick is due, earliest first.
+    /// Returns the active rules with a schedule whose next tick is due, earliest first.
     fn rules_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>>;
-    /// Returns the time of the earliest tick of an active rule (wall clock).
+    /// Returns the time of the earliest tick, or look at a repository, of an active rule (wall clock).
     fn next_tick(&mut self) -> Result<Option<i64>>;
+    /// Returns the active rules about the ends of other runs, by number.
+    fn rules_about_runs(&mut self) -> Result<Vec<RuleRow>>;
+    /// Returns the active rules whose next look at a repository is due, earliest first.
+    fn looks_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>>;
 
     /// Stores an event.
     fn put_delivery(&mut self, delivery: &DeliveryRow) -> Result<()>;

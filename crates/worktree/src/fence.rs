@@ -13,6 +13,7 @@ use crate::{
     prune::misses_object,
     repository::Repository,
     snapshot::retry_during_gc,
+    stale_lock,
 };
 
 /// The attempts to move a fence's ref while prunes delete its object.
@@ -79,7 +80,7 @@ impl Repository {
 
     /// Deletes a run's fence.
     pub fn delete_fence(&self, run: &str) -> Result<(), Error> {
-        let deleted = self.git("update-ref").args(["-d", &name(run)]).run().map(|_| ());
+        let deleted = stale_lock::retry(|| self.git("update-ref").args(["-d", &name(run)]).run().map(|_| ()));
         deleted.attempt(|| format!("delete the fence of run {run}"))
     }
 

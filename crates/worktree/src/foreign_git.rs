@@ -12,7 +12,10 @@ use std::{
     fs,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
+
+use sprag_process::boot_ms;
 
 use crate::{
     clock,
@@ -90,6 +93,21 @@ pub(crate) fn prunes(common_dir: &Path) -> Processes {
         let line = fs::read(process.join("cmdline")).unwrap_or_default();
         subcommand(&words(&line)) == Some("prune") && !is_elsewhere(process, common_dir)
     })
+}
+
+/// Returns whether a git command that is at least this old is running on this machine, in any repository.
+pub(crate) fn is_running_since(age: Duration) -> bool {
+    !git_processes(|process| age_of(process).is_some_and(|found| found >= age)).is_empty()
+}
+
+/// Returns the age of a process; none if it has ended.
+fn age_of(process: &Path) -> Option<Duration> {
+    /// The unit of this time, which is the same on every Linux.
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    // The program's name, in parentheses, may contain anything. The start is the 20th field after it.
+    let started: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(Duration::from_millis(boot_ms().saturating_sub(started * 1000 / TICKS_PER_SECOND)))
 }
 
 fn git_processes(wanted: impl Fn(&Path) -> bool) -> Processes {

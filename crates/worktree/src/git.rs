@@ -25,7 +25,7 @@ use rustix::{
 };
 use sprag_process::{OnParentExit, guard, inherited_by_git, kill_adopted};
 
-use crate::{clock, error::Kind, owner};
+use crate::{clock, error::Kind, owner, stale_lock};
 
 /// The timeout of commands that only read refs and files. They take milliseconds.
 pub(crate) const SHORT: Duration = Duration::from_secs(60);
@@ -381,6 +381,8 @@ impl Output {
         text.map(|field| String::from_utf8_lossy(field).into_owned()).collect()
     }
 
+    /// Returns the error of a command that failed. If a lock file that a killed git left behind is the reason, the file
+    /// is removed, so that a retry can succeed.
     pub(crate) fn failure(&self) -> Kind {
         if self.stderr.contains("detected dubious ownership")
             && let Some(path) = self.stderr.split('\'').nth(1)
@@ -391,7 +393,9 @@ impl Output {
             self.stderr.split("Unable to create '").nth(1).and_then(|rest| rest.split('\'').next())
             && self.stderr.contains("File exists")
         {
-            return Kind::StaleGitLock { path: path.into() };
+            let path = PathBuf::from(path);
+            stale_lock::remove_if_abandoned(&path);
+            return Kind::StaleGitLock { path };
         }
         let stderr = if self.stderr.is_empty() { self.line() } else { self.stderr.clone() };
         Kind::Git { command: self.words.clone(), status: self.status.to_string(), stderr }

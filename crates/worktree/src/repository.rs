@@ -22,7 +22,7 @@ use crate::{
     git::{Cancel, Git, HOOKS_PATH, NO_HOOKS},
     lock::{LockGuard, LockHolder, SharedLock, create_folder},
     name::ref_component,
-    read,
+    read, stale_lock,
 };
 
 /// The oldest supported git: the first with `merge-tree --write-tree`.
@@ -251,7 +251,7 @@ impl Repository {
 
     /// Applies several changes to refs, all or none.
     pub(crate) fn update_refs(&self, message: &str, changes: &str) -> Result<(), Kind> {
-        update_refs(self.git("update-ref"), message, changes)
+        stale_lock::retry(|| update_refs(self.git("update-ref"), message, changes))
     }
 
     fn is_empty(&self) -> Result<bool, Kind> {
@@ -281,7 +281,7 @@ fn named_bare(path: &Path) -> Result<Option<PathBuf>, Kind> {
 
 /// Applies several changes to refs of a git directory, all or none.
 pub(crate) fn update_refs_in(git_dir: &Path, message: &str, changes: &str) -> Result<(), Kind> {
-    update_refs(Git::new(git_dir, "update-ref").git_dir(git_dir), message, changes)
+    stale_lock::retry(|| update_refs(Git::new(git_dir, "update-ref").git_dir(git_dir), message, changes))
 }
 
 fn update_refs(git: Git<'_>, message: &str, changes: &str) -> Result<(), Kind> {

@@ -6,6 +6,7 @@ use crate::{
     git::Cancel,
     name::ref_component,
     repository::Repository,
+    stale_lock,
     worktrees::Worktree,
 };
 
@@ -39,7 +40,7 @@ impl Repository {
             Some(_) => self.git("update-ref").args(["-d", &name]).run().map(|_| ()),
             None => Ok(()),
         };
-        clear().attempt(|| format!("clear the start of run {run}"))
+        stale_lock::retry(clear).attempt(|| format!("clear the start of run {run}"))
     }
 }
 

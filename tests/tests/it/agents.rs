@@ -375,7 +375,10 @@ fn t04_a_step_that_does_not_wait_for_a_limit_fails_at_once() {
     let bench = Bench::new(DIALECTS[0], "turns:\n  - - end: { limit: 2h }\n");
     let steps = "  - id: work\n    agent: { use: robot, prompt: Work., on_limit: fail }\n    retry: { attempts: 3 }\n";
     let answer = bench.sprag(&["run", &bench.pipeline(steps)]);
-    assert!(answer.code == 1 && answer.stderr.contains("held for longer than the step waits"), "{answer:?}");
+    assert!(
+        answer.code == 100 && answer.stderr.contains("held for longer than the step waits"),
+        "{answer:?}"
+    );
     assert_eq!(bench.starts(), 1, "the account is held, so no further attempt starts an agent");
 }
 
@@ -388,7 +391,7 @@ fn real_agents_commit_in_their_worktrees_and_land() {
         println!("skipped: SPRAG_LIVE_AGENTS does not say where the agents are");
         return;
     };
-    const COMMIT: &str = "printf x > \"$SPRAG_STEP_ID.txt\" && git add . && git -c user.name=a -c user.email=a@b commit -qm \"by an agent\"";
+    const COMMIT: &str = "printf $SPRAG_RUN_ID > \"$SPRAG_RUN_ID.txt\" && git add . && git -c user.name=a -c user.email=a@b commit -qm \"by an agent\"";
     let script = Script::new()
         .scene("SCENE-COMMIT", [Reply::shell(COMMIT), Reply::text("Committed.")])
         .scene("SCENE-AGAIN", [Reply::text("I remember.")]);
@@ -418,7 +421,7 @@ fn real_agents_commit_in_their_worktrees_and_land() {
             "  - id: {name}\n    needs: []\n    pipeline: {{ file: one.yaml, inputs: {{ name: {name}, agent: {agent} }} }}\n"
         );
         let child = format!(
-            "name: {agent}\ninputs: {{ name: string, agent: string }}\nenvironment: {{ worktree: {{ branch: 'work/{{{{ inputs.name }}}}-{{{{ inputs.agent }}}}' }} }}\nsteps:\n  - id: work\n    agent: {{ use: {agent}{model}, prompt: SCENE-COMMIT }}\n    check: {{ run: 'mv work.txt \"{{{{ inputs.name }}}}.txt\" && git add -A && git -c user.name=a -c user.email=a@b commit -qm named' }}\n  - id: again\n    agent: {{ use: {agent}{model}, prompt: SCENE-AGAIN, session: {{ continue: work }} }}\n  - {{ id: land, land: main, on_fail: {{ rework: work, max: 1 }} }}\n"
+            "name: {agent}\ninputs: {{ name: string, agent: string }}\nenvironment: {{ worktree: {{ branch: 'work/{{{{ inputs.name }}}}-{{{{ inputs.agent }}}}' }} }}\nsteps:\n  - id: work\n    agent: {{ use: {agent}{model}, prompt: SCENE-COMMIT }}\n    check: {{ run: 'mv \"$SPRAG_RUN_ID.txt\" \"{{{{ inputs.name }}}}.txt\" && git add -A && git -c user.name=a -c user.email=a@b commit -qm named' }}\n  - id: again\n    agent: {{ use: {agent}{model}, prompt: SCENE-AGAIN, session: {{ continue: work }} }}\n  - {{ id: land, land: main, on_fail: {{ rework: work, max: 1 }} }}\n"
         );
         sandbox.write(&format!("one-{agent}.yaml"), &child);
         steps = steps.replace("file: one.yaml", &format!("file: one-{agent}.yaml"));

@@ -182,7 +182,7 @@ fn r15_r24_the_walk_through_of_triggers_can_be_typed() {
     let (out, err) = shell(&sandbox, &blocks[1].replace("127.0.0.1:7717", &server.addr.to_string()));
     for wanted in [
         "starts a run with {\"why\":\"a new page\"}",
-        "is taken; see its decision",
+        "is taken\nsee its decision: sprag delivery show",
         "was taken before",
         "it waits for a request",
         "site/often is paused",
@@ -196,6 +196,10 @@ fn r15_r24_the_walk_through_of_triggers_can_be_typed() {
         assert!(pushes <= 1, "{builds:?}");
         pushes == 1 && builds.iter().any(|line| line.starts_with("built for the tick of "))
     });
+    // Each build is followed by a run of the other pipeline, once.
+    until("the builds are told of", || sandbox.lines("told").len() >= 2);
+    let told = sandbox.lines("told");
+    assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "{told:?}");
 }
 
 /// The other blocks of docs/triggers.md, one after the other in one shell.
@@ -204,10 +208,13 @@ fn the_page_about_triggers_does_what_it_says() {
     let (page, _) = walk_through();
     let sandbox = Sandbox::new();
     let blocks = typed(&page);
-    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks.len(), 4);
     let (out, err) = shell(&sandbox, &blocks.join("\n"));
     for wanted in [
         "new        report/nightly",
+        "new        alarm/failed",
+        "new        ci/push",
+        "requested run",
         "starts a run with {\"day\":\"2030-01-31\"}",
         "report/nightly is paused",
         "report/nightly is active",

@@ -149,7 +149,7 @@ fn e24_landings_show_the_turn_what_waits_and_what_was_refused() {
         format!(
             "name: {name}\ninputs: {{ branch: {{ type: string, default: main }} }}\nenvironment: {{ worktree: {{}} }}\nsteps:\n  \
              - id: work\n    run: {work}\n  - id: land\n    needs: [work]\n    \
-             land: {{ into: \"{{{{ inputs.branch }}}}\", verify: {{ run: '{verify}' }} }}\n"
+             land: {{ into: \"{{{{ inputs.branch }}}}\", verify: '{verify}' }}\n"
         )
     };
     let slow = format!("touch {out}/begun; until [ -e {out}/go ]; do read -t 0.02 x < /dev/null || :; done");
@@ -206,7 +206,7 @@ fn e24_a_pipeline_of_the_project_shows_its_inputs_and_its_graph() {
         (&json!("integer"), &json!(true), &json!(1))
     );
     assert_eq!(told["graph"]["layout"]["edges"], json!([[0, 1]]));
-    server.request("GET", "/v1/pipelines/broken").send().problem(422, "invalid_pipeline");
+    server.request("GET", "/v1/pipelines/broken").send().problem(422, "pipeline");
     for none in ["nope", "..%2Fship", "%2e%2e"] {
         server.request("GET", &format!("/v1/pipelines/{none}")).send().problem(404, "not_found");
     }

@@ -26,12 +26,19 @@ turns:
 const STEPS: &str =
     "  - id: work\n    agent: { use: robot, prompt: Work. }\n    check: { run: grep -q right made.txt }\n";
 
+/// Runs the steps, which fail, and keeps the worktree.
+fn fail(bench: &Bench) -> String {
+    let file = bench.project.pipeline("talks", "environment: {worktree: {keep: on_failure}}", STEPS);
+    bench.sprag(&["run", file.to_str().expect("a path")]).expect(100);
+    bench.project.sandbox.newest().expect("a run")
+}
+
 #[test]
 fn t07_talk_to_a_failed_step_and_resume_its_run_in_the_same_session() {
     in_all_dialects(|dialect| {
         let bench = Bench::new(dialect, SCRIPT);
         let sandbox = &bench.project.sandbox;
-        let run = bench.run(STEPS, 1);
+        let run = fail(&bench);
         let thread = format!("{run}/work");
         let listed = bench.sprag(&["thread", "ls", "--json"]).expect(0).json();
         assert_eq!(
@@ -62,7 +69,7 @@ fn t07_talk_to_a_failed_step_and_resume_its_run_in_the_same_session() {
 fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
     let bench = Bench::new(DIALECTS[0], SCRIPT);
     let sandbox = &bench.project.sandbox;
-    let run = bench.run(STEPS, 1);
+    let run = fail(&bench);
     let thread = format!("{run}/work");
     let tool = || until_some("the tool runs", || sandbox.read("tool").trim().parse::<i32>().ok());
     let talking = bench.start(&["thread", "send", &thread, "take your time"]);
@@ -113,7 +120,7 @@ fn bad_names_of_threads_are_refused_with_their_reason() {
 fn t07_the_same_over_http_and_mcp() {
     let bench = Bench::new(DIALECTS[0], SCRIPT);
     let sandbox = &bench.project.sandbox;
-    let run = bench.run(STEPS, 1);
+    let run = fail(&bench);
     let server = Server::from_process(sandbox, bench.start(&["serve", "--listen", "127.0.0.1:0"]));
     let thread = format!("/v1/runs/{run}/steps/work/thread");
     let listed = server.get(&format!("/v1/threads?run={run}"));

@@ -253,9 +253,11 @@ fn acknowledged_requests_survive(sandbox: &Sandbox) {
 
     // R14: the event is committed, the server dies before its sender gets an answer, and the sender repeats.
     let request = github(server.addr, "new", "lost", &body(0));
-    connect(server.addr).expect("a connection").write_all(&request.bytes()).expect("sent");
+    let mut sender = connect(server.addr).expect("a connection");
+    sender.write_all(&request.bytes()).expect("sent");
     until("the event is stored", || events(sandbox).len() == 1);
     server.into_process().kill();
+    drop(sender);
     server = start();
     let known = github(server.addr, "new", "again", &body(0)).send().expect(200).json();
     assert_eq!(events(sandbox)[0]["event"], known["event"]);

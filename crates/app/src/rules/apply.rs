@@ -10,6 +10,7 @@ use sprag_pipeline::{Pipeline, Trigger, TriggerSource};
 use sprag_store::{NewRule, NextTick, Row, RuleApplied, RuleChange};
 
 use super::StoredRule;
+use super::watch::first_look;
 use crate::App;
 use crate::error::Error;
 use crate::secret::hex;
@@ -49,16 +50,25 @@ impl RuleOutcome {
     }
 }
 
-/// Returns the first tick of a rule from now on, and the cursor before it.
-pub(super) fn first_tick(name: &str, trigger: &Trigger, now_ms: i64) -> (Option<NextTick>, i64) {
-    let TriggerSource::Schedule(schedule) = &trigger.source else { return (None, now_ms) };
-    let next = schedule
-        .next_after(now_ms)
-        .map(|tick| NextTick { due_ms: schedule.fires_ms(name, &tick), key: tick.key.as_str().into() });
-    (next, now_ms)
-}
-
 impl App {
+    /// Returns the first tick of a rule from now on, and the cursor before it.
+    pub(super) fn first_tick(&self, name: &str, trigger: &Trigger) -> Result<(Option<NextTick>, i64), Error> {
+        let now_ms = self.now().wall_ms;
+        match &trigger.source {
+            TriggerSource::Schedule(schedule) => {
+                let next = schedule.next_after(now_ms).map(|tick| NextTick {
+                    due_ms: schedule.fires_ms(name, &tick),
+                    key: tick.key.as_str().into(),
+                });
+                Ok((next, now_ms))
+            }
+            // The cursor counts on from the time, so that it never has the same value twice.
+            TriggerSource::Git(_) => Ok((Some(first_look(now_ms)), now_ms)),
+            TriggerSource::Webhook(_) => Ok((None, now_ms)),
+            TriggerSource::Run(_) => Ok((None, self.store.queries().last_seq()? as i64)),
+        }
+    }
+
     /// Applies the rules of a pipeline file: new ones become active, changed ones count from now on, and rules that the
     /// file no longer has are retired. With `dry`, only tells what would happen.
     pub async fn apply_rules(
@@ -94,12 +104,13 @@ impl App {
                     Some(_) => RuleOutcome::Changed,
                 }
             } else {
-                let (next, cursor) = first_tick(&name, trigger, self.now().wall_ms);
+                let (next, cursor) = self.first_tick(&name, trigger)?;
                 let new = NewRule {
                     id: self.new_id(),
                     name: name.as_str().into(),
                     definition: definition.into(),
                     hash: hash.into(),
+                    source: trigger.source.kind(),
                     next,
                     cursor: Some(cursor),
                 };

@@ -42,6 +42,20 @@ pub(super) fn tick_names(tick: &Tick) -> Value {
     json!({ "tick": { "time": tick.time, "date": tick.date, "zone": tick.zone } })
 }
 
+/// The most rules in a chain of runs.
+const LONGEST_CHAIN: usize = 8;
+
+/// Returns the reason why a chain of rules ends before a rule; none if the rule may continue it.
+fn chain_ends(rule: &str, chain: &[String]) -> Option<String> {
+    if chain.iter().any(|before| before == rule) {
+        return Some(format!("a loop: {} → {rule}", chain.join(" → ")));
+    }
+    if chain.len() >= LONGEST_CHAIN {
+        return Some(format!("the chain has {LONGEST_CHAIN} rules already: {}", chain.join(" → ")));
+    }
+    None
+}
+
 fn first_message(wrong: &Diagnostics) -> String {
     wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default()
 }
@@ -49,6 +63,9 @@ fn first_message(wrong: &Diagnostics) -> String {
 impl App {
     /// Decides what an event means for a rule.
     pub(super) fn decide(&self, rule: &LoadedRule, names: &Value, chain: &[String]) -> TriggerDecision {
+        if let Some(why) = chain_ends(&rule.row.name, chain) {
+            return TriggerDecision::Skip(why.into());
+        }
         match self.triggered_run(rule, names, chain) {
             Ok(Some(run)) => TriggerDecision::Start(Box::new(run)),
             Ok(None) => {

@@ -13,6 +13,8 @@ use sprag_store::{
 
 use super::LoadedRule;
 use super::decide::tick_names;
+use super::ended::Progress;
+use super::watch::Looks;
 use crate::App;
 
 /// The most rules and enforcements that one look handles; the next look handles the rest.
@@ -30,8 +32,12 @@ const SETTLING_MS: i64 = 60_000;
 
 /// Fires rules. Any number of processes may do so at once: the store decides each tick once.
 pub struct RuleKeeper {
-    app: App,
+    pub(super) app: App,
     clocks: Mutex<Clocks>,
+    /// The progress of rules about other runs in the journal.
+    pub(super) progress: Mutex<Progress>,
+    /// The looks at repositories of this process.
+    pub(super) looks: Looks,
 }
 
 /// The comparison of the wall clock with the machine's own clock.
@@ -71,10 +77,16 @@ struct DueTicks {
 impl RuleKeeper {
     /// Returns a keeper of the rules of a store.
     pub fn new(app: &App) -> RuleKeeper {
-        RuleKeeper { app: app.clone(), clocks: Mutex::default() }
+        RuleKeeper {
+            app: app.clone(),
+            clocks: Mutex::default(),
+            progress: Mutex::default(),
+            looks: Looks::default(),
+        }
     }
 
-    /// Fires all due ticks and decides all enforcements that wait. Returns the number of runs that started.
+    /// Fires all due ticks and all ends of runs, and decides all enforcements that wait. Returns the number of runs that
+    /// started.
     pub async fn fire_due(&self) -> Result<usize> {
         let wall_ms = self.app.now().wall_ms;
         let mut started = 0;
@@ -99,6 +111,7 @@ impl RuleKeeper {
                 }
             }
         }
+        started += self.fire_ended().await?;
         Ok(started + self.decide_waiting().await?)
     }
 
@@ -111,7 +124,7 @@ impl RuleKeeper {
     }
 
     /// Returns a rule with its parsed definition. A definition that cannot be used breaks the rule.
-    async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
+    pub(super) async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
         let key = (row.id, row.generation);
         match self.app.loaded_rule(row) {
             Ok(rule) => Ok(Some(rule)),
@@ -197,14 +210,7 @@ impl RuleKeeper {
 
     /// Returns an event to store, with new numbers.
     fn event(&self, key: &str, kind: &'static str, body: &Value) -> NewDelivery {
-        NewDelivery {
-            id: self.app.new_id(),
-            enforcement: self.app.new_id(),
-            key: key.into(),
-            kind,
-            body: body.to_string().into(),
-            chain: "[]".into(),
-        }
+        new_event(&self.app, key, kind, body, &[])
     }
 
     /// Decides the enforcements that wait.
@@ -236,6 +242,12 @@ impl RuleKeeper {
     /// Moves timers that are too late, because the wall clock was set back after they were set.
     async fn realign(&self, wall_ms: i64) -> Result<()> {
         for row in self.app.store.queries().rules()? {
+            if &*row.source == "git" {
+                if let Some(rule) = self.load(row).await? {
+                    self.realign_look(&rule, wall_ms, JUMP_MS).await?;
+                }
+                continue;
+            }
             if row.cursor <= wall_ms + JUMP_MS || row.next_ms.is_none() {
                 continue;
             }
@@ -247,6 +259,24 @@ impl RuleKeeper {
             self.app.store.executor().reschedule_rule(RuleSeen::of(&rule.row), next, wall_ms).await?;
         }
         Ok(())
+    }
+}
+
+/// Returns an event to store, with new numbers, that runs of these rules led to.
+pub(super) fn new_event(
+    app: &App,
+    key: &str,
+    kind: &'static str,
+    body: &Value,
+    chain: &[String],
+) -> NewDelivery {
+    NewDelivery {
+        id: app.new_id(),
+        enforcement: app.new_id(),
+        key: key.into(),
+        kind,
+        body: body.to_string().into(),
+        chain: json!(chain).to_string().into(),
     }
 }
 
@@ -273,7 +303,12 @@ fn due_ticks(rule: &LoadedRule, wall_ms: i64) -> Option<DueTicks> {
 
 impl sprag_sweeper::Triggers for RuleKeeper {
     fn fire(&self) -> Pin<Box<dyn Future<Output = Result<usize>> + Send + '_>> {
-        Box::pin(self.fire_due())
+        Box::pin(async {
+            if let Err(error) = self.start_looks().await {
+                tracing::warn!(%error, "looking at repositories failed: left to the next sweep");
+            }
+            self.fire_due().await
+        })
     }
 
     fn next_due(&self) -> Result<Option<i64>> {

@@ -57,6 +57,8 @@ pub struct Endpoint {
 pub enum Taken {
     /// The event is on disk.
     Event(Receipt),
+    /// The next look at the repository of the rule is due. Nothing else is stored.
+    Look,
     /// Slack asks whether this is the right server: the answer repeats its word. Nothing is stored.
     Challenge(String),
 }
@@ -106,6 +108,11 @@ impl GivenEvent {
         }
         if is_too_deep(&self.body, DEEPEST) {
             return Err(Error::invalid(TOO_DEEP));
+        }
+        if !matches!(rule.trigger.source, TriggerSource::Webhook(_)) {
+            // The end of a run and the move of a ref have no body: the event itself is given.
+            let event = self.body.is_object().then(|| json!({ "event": self.body }));
+            return event.ok_or_else(|| Error::invalid("an event must be a JSON object"));
         }
         let header = |name: &str| {
             let found = self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name));
@@ -160,7 +167,7 @@ impl App {
         let unavailable =
             |why: String| Error::new(ErrorKind::Unavailable, format!("webhook {name} cannot be used: {why}"));
         let rule = self.loaded_rule(row).map_err(unavailable)?;
-        let TriggerSource::Webhook(webhook) = rule.trigger.source.clone() else { return Err(missing()) };
+        let webhook = rule.webhook().cloned().ok_or_else(missing)?;
         if status == RuleStatus::Broken {
             return Err(unavailable(reason.as_deref().unwrap_or("its rule is broken").to_owned()));
         }
@@ -185,6 +192,11 @@ impl App {
             Checked::Event(event) => event,
             Checked::Challenge(word) => return Ok(Taken::Challenge(word)),
         };
+        if matches!(endpoint.rule.trigger.source, TriggerSource::Git(_)) {
+            // A hint: the refs of the repository are the truth.
+            let looked = self.store.executor().look_now(endpoint.rule.row.id).await;
+            return looked.map(|_| Taken::Look).map_err(|error| NotTaken::Error(error.into()));
+        }
         // The journal names the rule as the author, and not the user whose server this is.
         let author = Author::rule(&endpoint.rule.row.name);
         let stored = acting_as(author, self.store.person().receive_event(endpoint.rule.row.id, event)).await;
@@ -239,7 +251,7 @@ impl App {
         body: Vec<u8>,
     ) -> Result<SignedRequest, Error> {
         let rule = self.load_rule(name)?;
-        let TriggerSource::Webhook(webhook) = &rule.trigger.source else {
+        let Some(webhook) = rule.webhook() else {
             let error = Error::invalid(format!("rule {} takes no requests", rule.row.name));
             return Err(error.next("fire it by hand"));
         };

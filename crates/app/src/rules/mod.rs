@@ -6,6 +6,8 @@
 //!   signature.rs  the signatures of requests
 //!   refused.rs    the count of requests that were refused
 //!   decide.rs     what an event means for a rule: the same code for firing and for `rule test`
+//!   ended.rs      the ends of other runs
+//!   watch.rs      the moves of git refs
 //!   fire.rs       due ticks and waiting enforcements; the executor calls it
 //!   person.rs     pause, resume, fire by hand, test, backfill
 //!   view.rs       rules and decisions as people and programs see them
@@ -13,12 +15,14 @@
 
 mod apply;
 mod decide;
+mod ended;
 mod fire;
 mod incoming;
 mod person;
 mod refused;
 mod signature;
 mod view;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RuleStatus;
-use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource};
+use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource, Webhook};
 use sprag_store::{Id, Row, RuleRow};
 
 use crate::App;
@@ -97,7 +101,16 @@ impl LoadedRule {
 
     /// Returns the path of its webhook at a server; none if it has none.
     fn url(&self) -> Option<String> {
-        matches!(self.trigger.source, TriggerSource::Webhook(_)).then(|| format!("/in/{}", self.row.name))
+        self.webhook().map(|_| format!("/in/{}", self.row.name))
+    }
+
+    /// Returns the signed requests that it takes; none if it takes none.
+    fn webhook(&self) -> Option<&Webhook> {
+        match &self.trigger.source {
+            TriggerSource::Webhook(webhook) => Some(webhook),
+            TriggerSource::Git(source) => source.told_by.as_ref(),
+            TriggerSource::Schedule(_) | TriggerSource::Run(_) => None,
+        }
     }
 
     /// Returns the schedule; none if other events start its runs.

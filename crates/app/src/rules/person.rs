@@ -7,7 +7,6 @@ use sprag_lifecycle::{RuleEvent, RuleStatus};
 use sprag_pipeline::{Schedule, Tick};
 use sprag_store::{DeliveryRow, EnforcementRow, Id, NewDelivery, Receipt, Row, RuleChange, RuleRow};
 
-use super::apply::first_tick;
 use super::decide::tick_names;
 use super::{GivenEvent, LoadedRule, RuleKeeper, Verdict};
 use crate::App;
@@ -71,7 +70,7 @@ impl App {
     ) -> Result<RuleRow, Error> {
         let next = if from_now {
             let loaded = self.load_rule(&rule.name)?;
-            Some(first_tick(&rule.name, &loaded.trigger, self.now().wall_ms))
+            Some(self.first_tick(&rule.name, &loaded.trigger)?)
         } else {
             None
         };
@@ -164,7 +163,8 @@ impl App {
         let delivery = self.store.queries().delivery(event)?;
         let delivery = delivery.ok_or_else(|| no_event(event))?;
         let event: Value = serde_json::from_str(&delivery.body).unwrap_or_default();
-        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
+        let chain: Vec<String> = serde_json::from_str(&delivery.chain).unwrap_or_default();
+        let verdict = Verdict::of(&self.decide(&rule, &event, &chain));
         Ok(TestedTick { event, verdict })
     }
 
@@ -234,9 +234,12 @@ impl App {
     /// Removes decided events of longer than `keep_ms` ago. Keeps each key for at least 30 days, and for as long as a
     /// missed tick of any rule may still start a run.
     pub(crate) async fn forget_old_events(&self, keep_ms: i64) -> Result<(), Error> {
-        let rules = self.store.queries().rules()?.into_iter();
-        let within =
-            rules.filter_map(|row| LoadedRule::load(row).ok()).map(|rule| rule.trigger.missed.within_ms);
+        let rules = self.store.queries().rules()?;
+        self.forget_watched(&rules)?;
+        let within = rules
+            .into_iter()
+            .filter_map(|row| LoadedRule::load(row).ok())
+            .map(|rule| rule.trigger.missed.within_ms);
         let kept_ms = within.chain([KEY_KEPT_MS, keep_ms]).max().unwrap_or(keep_ms);
         let before_ms = self.now().wall_ms.saturating_sub(kept_ms);
         // The loop ends: each round removes events, and new ones are younger.
@@ -244,9 +247,12 @@ impl App {
         Ok(())
     }
 
-    /// Fires all due ticks and decides all waiting events, once. Returns the number of runs that started.
+    /// Fires all due ticks, looks at the repositories that are due and decides all waiting events, once. Returns the
+    /// number of runs that started.
     pub async fn tick_rules(&self) -> Result<usize, Error> {
-        Ok(RuleKeeper::new(self).fire_due().await?)
+        let keeper = RuleKeeper::new(self);
+        let fired = keeper.fire_due().await?;
+        Ok(fired + keeper.look_at_all().await?)
     }
 }
 

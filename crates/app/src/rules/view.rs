@@ -1,9 +1,13 @@
 //! Rules and decisions as people and programs see them.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
+use sprag_pipeline::TriggerSource;
 use sprag_store::{DeliveryRow, EnforcementRow, Id, Row, RuleRow};
 
+use super::watch::seen_refs;
 use super::{LoadedRule, RefusedRequests, TestedTick, Verdict};
 use crate::App;
 use crate::error::Error;
@@ -13,7 +17,7 @@ const SHOWN_DECISIONS: usize = 5;
 
 /// A rule, its next ticks and its last decisions.
 #[derive(Debug, Clone, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TriggerRule))]
 pub struct RuleView {
     /// The full name.
     pub name: String,
@@ -21,12 +25,21 @@ pub struct RuleView {
     pub status: &'static str,
     /// The reason why it is paused or broken.
     pub reason: Option<String>,
-    /// The kind of its source: `schedule` or `webhook`; absent if its definition cannot be read.
+    /// The kind of its source, such as `schedule`; absent if its definition cannot be read.
     pub kind: Option<&'static str>,
     /// The file that it was applied from.
     pub file: Option<String>,
     /// The folder in which its runs work.
     pub project: Option<String>,
+    /// The event that it waits for, in words; absent for a schedule, which has ticks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// The time of its next look at a repository (milliseconds since 1970).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looks_ms: Option<i64>,
+    /// The commits of the refs that it has seen, by name; absent before the first look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refs: Option<BTreeMap<String, String>>,
     /// The path of its webhook at a server; absent if it has none.
     pub url: Option<String>,
     /// Requests for its webhook that servers of this machine refused.
@@ -218,6 +231,9 @@ impl RuleView {
             kind: loaded.as_ref().map(|rule| rule.trigger.source.kind()),
             file: loaded.as_ref().map(|rule| rule.file.clone()),
             project: loaded.as_ref().map(|rule| rule.project.display().to_string()),
+            waits_for: loaded.as_ref().and_then(|rule| waits_for(&rule.trigger.source)),
+            looks_ms: row.next_ms.filter(|_| is_active && &*row.source == "git"),
+            refs: seen_refs(row),
             refused: app.refused_requests(&row.name),
             url: loaded.as_ref().and_then(LoadedRule::url),
             next,
@@ -239,20 +255,42 @@ impl RuleView {
             "retired" => return reason("it is retired"),
             _ => {}
         }
-        let next = match self.next.first() {
-            Some(tick) => format!("its next tick is {} ({})", tick.time, tick.zone),
-            None if self.url.is_some() => match &self.refused {
-                Some(refused) if self.decisions.first().is_none_or(|last| last.at_ms < refused.last_ms) => {
-                    let RefusedRequests { count, reason, .. } = refused;
-                    format!("it waits for a request; {count} refused so far, the last because {reason}")
-                }
-                _ => "it waits for a request".to_owned(),
-            },
-            None => "it has no further tick".to_owned(),
-        };
-        if !is_watched && (!self.next.is_empty() || self.url.is_some()) {
-            return format!("{next}, and no process watches");
+        if let Some(why) = &self.reason {
+            return why.clone();
         }
-        next
+        let refused = self.refused.as_ref();
+        let refused =
+            refused.filter(|one| self.decisions.first().is_none_or(|last| last.at_ms < one.last_ms));
+        let next = match (self.next.first(), &self.waits_for) {
+            (Some(tick), _) => format!("its next tick is {} ({})", tick.time, tick.zone),
+            (None, Some(waits_for)) => match refused {
+                Some(RefusedRequests { count, reason, .. }) => {
+                    format!("it waits for {waits_for}; {count} refused so far, the last because {reason}")
+                }
+                None => format!("it waits for {waits_for}"),
+            },
+            (None, None) => return "it has no further tick".to_owned(),
+        };
+        if is_watched { next } else { format!("{next}, and no process watches") }
+    }
+}
+
+/// Returns what a rule without a schedule waits for, for people.
+fn waits_for(source: &TriggerSource) -> Option<String> {
+    match source {
+        TriggerSource::Schedule(_) => None,
+        TriggerSource::Webhook(_) => Some("a request".to_owned()),
+        TriggerSource::Git(source) => {
+            let repository = if source.repository.is_empty() { "its folder" } else { &source.repository };
+            Some(format!("a move of {} in {repository}", source.refs.join(" or ")))
+        }
+        TriggerSource::Run(source) => {
+            let ended = if source.ended.is_empty() {
+                String::new()
+            } else {
+                format!(" as {}", source.ended.join(" or "))
+            };
+            Some(format!("the end of a run of {}{ended}", source.pipelines.join(" or ")))
+        }
     }
 }

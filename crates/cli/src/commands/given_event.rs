@@ -57,7 +57,10 @@ pub(super) async fn send(
     }
     let how = if status == 200 { "was taken before" } else { "is taken" };
     match told["event"].as_str() {
-        Some(event) => line(&format!("event {event} {how}; see its decision: sprag delivery show {event}")),
+        Some(event) => {
+            line(&format!("event {event} {how}"));
+            line(&format!("see its decision: sprag delivery show {event}"));
+        }
         None => line(&told.to_string()),
     }
     Ok(Exit::Ok)

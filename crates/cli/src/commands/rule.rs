@@ -130,7 +130,11 @@ fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
             vec![
                 plain(&view.name),
                 view.status.to_owned(),
-                view.next.first().map_or_else(|| "–".to_owned(), |tick| local(tick.fires_ms)),
+                view.next
+                    .first()
+                    .map(|tick| tick.fires_ms)
+                    .or(view.looks_ms)
+                    .map_or_else(|| "–".to_owned(), local),
                 match (&view.reason, view.decisions.first()) {
                     (Some(reason), _) => plain(reason),
                     (None, Some(last)) => sentence(last),
@@ -175,6 +179,9 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
             local(refused.last_ms),
             plain(&refused.reason)
         ));
+    }
+    if let Some(waits_for) = &view.waits_for {
+        line(&format!("  waits for {}", plain(waits_for)));
     }
     for tick in &view.next {
         line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
@@ -254,17 +261,34 @@ fn test(
     Ok(Exit::Ok)
 }
 
+/// The most rounds of one `tick`: a run that ends may start the next one, and a chain of rules is shorter.
+const ROUNDS: usize = 10;
+
 async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let started = app.tick_rules().await?;
+    let (mut exit, mut all) = (Exit::Ok, 0);
+    for round in 0..ROUNDS {
+        let started = app.tick_rules().await?;
+        all += started;
+        if !context.json && (started > 0 || round == 0) {
+            line(&format!("{started} started"));
+        }
+        if detach || started == 0 || is_watched(&app)? {
+            break;
+        }
+        let ended = work_off(context).await?;
+        if exit == Exit::Ok {
+            exit = ended;
+        }
+    }
     if context.json {
-        line(&json!({ "started": started }).to_string());
-    } else {
-        line(&format!("{started} started"));
+        line(&json!({ "started": all }).to_string());
     }
-    if detach || started == 0 || is_watched(&app)? {
-        return Ok(Exit::Ok);
-    }
+    Ok(exit)
+}
+
+/// Executes all runs that wait, as `sprag worker --until-idle` does.
+async fn work_off(context: &Context) -> Result<Exit, Failure> {
     let options = worker::Options {
         queues: vec!["default".to_owned()],
         labels: Vec::new(),

@@ -79,6 +79,16 @@ pub(super) fn is_glob(value: &Value, pattern: &Value, budget: &Budget) -> Outcom
     Ok(regex.is_match(value))
 }
 
+/// Checks a pattern of names that is known when a file is loaded.
+pub(crate) fn check_glob(pattern: &str) -> Result<(), String> {
+    LastPattern::default().get(&of_glob(pattern), &Budget::default()).map(drop)
+}
+
+/// Returns whether a text fits a pattern with `*`, `**`, `?` and `[…]` that was checked before.
+pub(crate) fn fits_glob(pattern: &str, text: &str) -> bool {
+    LastPattern::default().get(&of_glob(pattern), &Budget::default()).is_ok_and(|regex| regex.is_match(text))
+}
+
 fn both<'v>(value: &'v Value, pattern: &'v Value, budget: &Budget) -> Outcome<(&'v str, &'v str)> {
     budget.pay_values(1)?;
     match (value, pattern) {

@@ -8,6 +8,7 @@ use super::cron::Cron;
 use super::schedule::{Schedule, SchedulePart, Ticks};
 use super::{
     Debounce, Missed, MissedRuns, OverlapPolicy, RateLimit, Trigger, TriggerSource, Webhook, WebhookKind,
+    sources,
 };
 use crate::decode::{duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
@@ -46,10 +47,12 @@ pub(crate) fn triggers(root: &Node, inputs: &[Input], report: &mut Report) -> Ve
 
 fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger> {
     let id = node.get("id").and_then(Node::text)?.to_owned();
-    let (kind, value) = one_of(node, &["schedule", "webhook"], report)?;
+    let (kind, value) = one_of(node, &["schedule", "webhook", "run", "git"], report)?;
     let (source, names): (TriggerSource, &[(&str, &[&str])]) = match kind {
         "schedule" => (TriggerSource::Schedule(parts(value, report)?), &[("tick", &TICK)]),
-        _ => (TriggerSource::Webhook(webhook(value, report)?), &[("event", &EVENT)]),
+        "webhook" => (TriggerSource::Webhook(webhook(value, "kind", report)?), &[("event", &EVENT)]),
+        "run" => (TriggerSource::Run(sources::run(value, report)?), &[("event", &sources::ENDED_RUN)]),
+        _ => (TriggerSource::Git(sources::git(value, node, report)?), &[("event", &sources::MOVE)]),
     };
     let (without_effect, has): (&[&str], _) = match source {
         TriggerSource::Schedule(_) => (&["debounce", "rate"], "has a schedule"),
@@ -103,8 +106,9 @@ fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger
     })
 }
 
-fn webhook(node: &Node, report: &mut Report) -> Option<Webhook> {
-    let kind = match node.get("kind").and_then(Node::text)? {
+/// Decodes signed requests; the key `sender` names their sender.
+pub(super) fn webhook(node: &Node, sender: &str, report: &mut Report) -> Option<Webhook> {
+    let kind = match node.get(sender).and_then(Node::text)? {
         "github" => WebhookKind::Github,
         "gitlab" => WebhookKind::Gitlab,
         "stripe" => WebhookKind::Stripe,

@@ -3,12 +3,14 @@
 //! ```text
 //!   decode.rs    checks the entries of a file
 //!   schedule.rs  the ticks of a schedule
+//!   sources.rs   the ends of other runs, and the moves of git refs
 //!   cron.rs      cron expressions
 //! ```
 
 mod cron;
 pub(crate) mod decode;
 mod schedule;
+mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +19,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub use schedule::{Schedule, Tick};
+pub use sources::{GitSource, RunSource};
 
 use crate::child::Definition;
 use crate::expression::Budget;
@@ -104,6 +107,10 @@ pub enum TriggerSource {
     Schedule(Schedule),
     /// Requests from outside.
     Webhook(Webhook),
+    /// Ends of other runs.
+    Run(RunSource),
+    /// Moves of git refs.
+    Git(GitSource),
 }
 
 impl TriggerSource {
@@ -112,6 +119,8 @@ impl TriggerSource {
         match self {
             TriggerSource::Schedule(_) => "schedule",
             TriggerSource::Webhook(_) => "webhook",
+            TriggerSource::Run(_) => "run",
+            TriggerSource::Git(_) => "git",
         }
     }
 }

@@ -93,6 +93,10 @@ async fn take(
             let event = Some(receipt.event.to_string());
             Ok((status, Json(TakenRequest { event, challenge: None })).into_response())
         }
+        Ok(Taken::Look) => {
+            let taken = TakenRequest { event: None, challenge: None };
+            Ok((StatusCode::ACCEPTED, Json(taken)).into_response())
+        }
         Ok(Taken::Challenge(word)) => {
             Ok(Json(TakenRequest { event: None, challenge: Some(word) }).into_response())
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sprag_lifecycle::{Actor, EnforcementStatus, Plan, PlanStep, RuleEvent, RuleStatus, RunId};
 use sprag_store::testing::{Session, Tables, ops};
 use sprag_store::{
-    FireTick, Id, NewDelivery, NewRule, NextTick, Now, Overlap, Result, Row, RuleChange, RuleRow, RuleSeen,
-    TriggerDecision, TriggeredRun,
+    FireEvent, FireTick, Id, NewDelivery, NewRule, NextTick, Now, Overlap, Result, Row, RuleChange, RuleRow,
+    RuleSeen, TriggerDecision, TriggeredRun,
 };
 use stateright::{Model, Property};
 
@@ -27,6 +27,8 @@ pub struct RuleModel {
     pub events: usize,
     /// The number of times that people pause, resume or change the rule.
     pub changes: u8,
+    /// Whether the ticks are events that the rule finds by itself: ends of runs, moves of refs.
+    pub finds: bool,
 }
 
 /// The state of a rule and of the servers.
@@ -40,6 +42,7 @@ pub struct RuleState {
     changes: u8,
     /// Ticks that a person's change left behind.
     excused: BTreeSet<i64>,
+    finds: bool,
     /// The last number that was drawn.
     drawn: i64,
     violation: Option<Violation>,
@@ -123,15 +126,25 @@ impl RuleState {
         let decision = self.decision();
         match read {
             Read::Tick(seen, n) => {
-                let tick = Some((self.event(&format!("tick {n}")), decision));
+                let event = Some((self.event(&format!("tick {n}")), decision));
+                if self.finds {
+                    let fire = FireEvent { seen, event, cursor: n, watched: None };
+                    self.transact(|session| ops::fire_event(session, &fire));
+                    return self.committed(read, was_active, before);
+                }
                 let next = Some(next(n + 1));
-                let fire = FireTick { seen, missed: None, tick, next, cursor: n };
+                let fire = FireTick { seen, missed: None, tick: event, next, cursor: n };
                 self.transact(|session| ops::fire_tick(session, &fire));
             }
             Read::Waiting(enforcement, generation) => {
                 self.transact(|session| ops::decide_enforcement(session, enforcement, generation, &decision));
             }
         }
+        self.committed(read, was_active, before);
+    }
+
+    /// Checks what a commit did to a rule with this number of runs before.
+    fn committed(&mut self, read: Read, was_active: bool, before: usize) {
         if self.runs() > before && !was_active {
             self.violate("R10 nothing starts while a rule is not active", format!("{read:?}"));
         }
@@ -189,7 +202,8 @@ impl RuleState {
     /// Returns the rule as a server reads it, if a tick is due.
     fn due(&self) -> Option<Read> {
         let rule = self.rule();
-        let is_due = rule.status() == RuleStatus::Active && rule.next_ms.is_some_and(|due| due <= self.now);
+        let due = if self.finds { Some(rule.cursor + 1) } else { rule.next_ms };
+        let is_due = rule.status() == RuleStatus::Active && due.is_some_and(|due| due <= self.now);
         is_due.then(|| Read::Tick(RuleSeen::of(rule), rule.cursor + 1))
     }
 
@@ -259,6 +273,12 @@ impl PartialEq for RuleState {
     }
 }
 
+impl RuleModel {
+    fn source(&self) -> &'static str {
+        if self.finds { "run" } else { "schedule" }
+    }
+}
+
 impl Model for RuleModel {
     type State = RuleState;
     type Action = RuleAction;
@@ -268,6 +288,7 @@ impl Model for RuleModel {
             tables: Tables::default(),
             servers: vec![None; self.servers],
             now: 0,
+            finds: self.finds,
             changes: 0,
             excused: BTreeSet::new(),
             drawn: 100,
@@ -278,7 +299,8 @@ impl Model for RuleModel {
             name: "p/r".into(),
             definition: "{}".into(),
             hash: "0".into(),
-            next: Some(next(1)),
+            source: self.source(),
+            next: (!self.finds).then(|| next(1)),
             cursor: Some(0),
         };
         state.transact(|session| ops::apply_rule(session, &new));
@@ -342,14 +364,18 @@ impl Model for RuleModel {
             RuleAction::Apply => {
                 state.changes += 1;
                 let now = state.now;
-                state.excused.extend(state.rule().cursor + 1..=now);
+                // A changed rule that finds its events by itself still finds those before the change.
+                if !self.finds {
+                    state.excused.extend(state.rule().cursor + 1..=now);
+                }
                 let hash = format!("{}", state.changes);
                 let new = NewRule {
                     id: 2,
                     name: "p/r".into(),
                     definition: "{}".into(),
                     hash: hash.as_str().into(),
-                    next: Some(next(now + 1)),
+                    source: self.source(),
+                    next: (!self.finds).then(|| next(now + 1)),
                     cursor: Some(now),
                 };
                 state.transact(|session| ops::apply_rule(session, &new));

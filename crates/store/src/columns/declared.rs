@@ -175,8 +175,8 @@ rows! {
     RuleRow is "rule" in "rules" {
         key { id }
         changes {
-            status, version, generation, definition as Json, hash, next_ms, next_key, cursor ["seen"], run, reason,
-            missed, rate_ms, changed_ms,
+            status, version, generation, definition as Json, hash, source, next_ms, next_key, cursor ["seen"],
+            watched as Json, run, reason, missed, rate_ms, changed_ms,
         }
         fixed { name, created_ms }
     }

@@ -21,6 +21,21 @@ fn newest<T: Clone>(mut rows: Vec<T>, order: impl Fn(&T) -> (i64, Id), limit: us
     rows
 }
 
+impl MemoryTx<'_> {
+    /// Returns the active rules with this source that are due, earliest first.
+    fn due_with(&self, source: &str, wall_ms: i64, limit: usize) -> Vec<RuleRow> {
+        let due = |rule: &&RuleRow| {
+            rule.status() == RuleStatus::Active
+                && &*rule.source == source
+                && rule.next_ms.is_some_and(|next_ms| next_ms <= wall_ms)
+        };
+        let mut rules: Vec<RuleRow> = self.tables.rules.values().filter(due).cloned().collect();
+        rules.sort_by_key(|rule| (rule.next_ms, rule.id));
+        rules.truncate(limit);
+        rules
+    }
+}
+
 impl Triggers for MemoryTx<'_> {
     fn rules(&mut self) -> Result<Vec<RuleRow>> {
         let mut rules: Vec<RuleRow> = self.tables.rules.values().cloned().collect();
@@ -33,18 +48,21 @@ impl Triggers for MemoryTx<'_> {
     }
 
     fn rules_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
-        let due = |rule: &&RuleRow| {
-            rule.status() == RuleStatus::Active && rule.next_ms.is_some_and(|next_ms| next_ms <= wall_ms)
-        };
-        let mut rules: Vec<RuleRow> = self.tables.rules.values().filter(due).cloned().collect();
-        rules.sort_by_key(|rule| (rule.next_ms, rule.id));
-        rules.truncate(limit);
-        Ok(rules)
+        Ok(self.due_with("schedule", wall_ms, limit))
     }
 
     fn next_tick(&mut self) -> Result<Option<i64>> {
         let active = self.tables.rules.values().filter(|rule| rule.status() == RuleStatus::Active);
         Ok(active.filter_map(|rule| rule.next_ms).min())
+    }
+
+    fn rules_about_runs(&mut self) -> Result<Vec<RuleRow>> {
+        let about = |rule: &&RuleRow| rule.status() == RuleStatus::Active && &*rule.source == "run";
+        Ok(self.tables.rules.values().filter(about).cloned().collect())
+    }
+
+    fn looks_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
+        Ok(self.due_with("git", wall_ms, limit))
     }
 
     fn put_delivery(&mut self, delivery: &DeliveryRow) -> Result<()> {

@@ -100,7 +100,20 @@ pub struct FireTick {
     pub cursor: i64,
 }
 
-/// The result of firing a tick.
+/// An event that a rule found by itself, with the caller's decision: the end of a run, or the move of a ref.
+#[derive(Debug, Clone)]
+pub struct FireEvent {
+    /// The rule as the caller read it.
+    pub seen: RuleSeen,
+    /// The event; absent if only the cursor moves.
+    pub event: Option<(NewDelivery, TriggerDecision)>,
+    /// The cursor afterwards.
+    pub cursor: i64,
+    /// The state that the rule then has seen; absent if it has none.
+    pub watched: Option<Arc<str>>,
+}
+
+/// The result of firing a tick or an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fired {
     /// The rule has changed, or another process was faster: nothing was written.

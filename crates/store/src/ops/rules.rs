@@ -17,14 +17,15 @@ use sprag_lifecycle::{
 };
 
 use super::{
-    Created, FireTick, Fired, NewDelivery, Overlap, Receipt, Settled, TriggerDecision, TriggeredRun, Window,
-    cancel_run, create_run,
+    Created, FireEvent, FireTick, Fired, NewDelivery, Overlap, Receipt, Settled, TriggerDecision,
+    TriggeredRun, Window, cancel_run, create_run,
 };
 use crate::author::Author;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{DeliveryRow, EnforcementReport, EnforcementRow, Id, Row, RuleReport, RuleRow, RunRow};
 use crate::session::Session;
+use crate::wake::Topic;
 
 /// A definition to apply to a rule.
 #[derive(Debug, Clone)]
@@ -37,6 +38,8 @@ pub struct NewRule {
     pub definition: Arc<str>,
     /// The hash of the definition.
     pub hash: Arc<str>,
+    /// The word of the source of its events.
+    pub source: &'static str,
     /// The first tick.
     pub next: Option<NextTick>,
     /// The position from which events count; `None` for the end of the journal.
@@ -89,9 +92,11 @@ pub fn apply_rule(session: &mut Session<'_>, new: &NewRule) -> Result<RuleApplie
             generation: 1,
             definition: Arc::clone(&new.definition),
             hash: Arc::clone(&new.hash),
+            source: new.source.into(),
             next_ms,
             next_key,
             cursor,
+            watched: None,
             run: None,
             reason: None,
             missed: 0,
@@ -109,13 +114,20 @@ pub fn apply_rule(session: &mut Session<'_>, new: &NewRule) -> Result<RuleApplie
         return Ok(RuleApplied::Unchanged(id));
     }
     let keeps_reason = row.status() == RuleStatus::Paused;
+    // A changed rule still sees what it had not looked at yet. The cursor of a schedule is a time, of which the caller
+    // has settled the ticks before.
+    let keeps_cursor = is_in_use && *row.source == *new.source && new.source != "schedule";
     let change = |row: &mut RuleRow| {
         row.generation += 1;
         row.definition = Arc::clone(&new.definition);
         row.hash = Arc::clone(&new.hash);
+        row.source = new.source.into();
         row.next_ms = next_ms;
         row.next_key = next_key;
-        row.cursor = cursor;
+        if !keeps_cursor {
+            row.cursor = cursor;
+            row.watched = None;
+        }
         row.changed_ms = now_ms;
         if !keeps_reason {
             row.reason = None;
@@ -160,6 +172,7 @@ pub fn rule_event(
         if let Some((next, cursor)) = &change.next {
             (row.next_ms, row.next_key) = split(next.as_ref());
             row.cursor = *cursor;
+            row.watched = None;
         }
     })
 }
@@ -203,7 +216,8 @@ impl RuleSeen {
 
     /// Whether the rule is active and still what the caller read.
     fn is_current(self, row: &RuleRow) -> bool {
-        row.status() == RuleStatus::Active && (RuleSeen::of(row) == self || mutant!(TickNotClaimed))
+        row.status() == RuleStatus::Active
+            && (RuleSeen::of(row) == self || mutant!(TickNotClaimed) || mutant!(MoveNotClaimed))
     }
 }
 
@@ -237,6 +251,72 @@ pub fn fire_tick(session: &mut Session<'_>, fire: &FireTick) -> Result<Fired> {
         })?;
     }
     Ok(fired)
+}
+
+/// Decides an event that a rule found by itself: stores the event, its enforcement, its run and the new cursor, or
+/// nothing at all. Leaves the time of the next look as it is.
+pub fn fire_event(session: &mut Session<'_>, fire: &FireEvent) -> Result<Fired> {
+    let rule = fire.seen.rule;
+    let Some(row) = session.get::<RuleRow>(rule)?.filter(|row| fire.seen.is_current(row)) else {
+        return Ok(Fired::Superseded);
+    };
+    session.set_author(&Author::rule(&row.name));
+    let mut fired = Fired::Decided { enforcement: None, run: None };
+    if let Some((event, decision)) = &fire.event
+        && (session.db().delivery_called(rule, &event.key)?.is_none() || mutant!(MoveNotClaimed))
+        && !mutant!(SightWithoutRun)
+    {
+        store_event(session, rule, event)?;
+        let run = settle(session, event.enforcement, &row, decision)?.run();
+        fired = Fired::Decided { enforcement: Some(event.enforcement), run };
+    }
+    session.note::<RuleRow>(rule, |row| {
+        row.cursor = fire.cursor;
+        if fire.watched.is_some() {
+            row.watched.clone_from(&fire.watched);
+            row.reason = None;
+        }
+    })?;
+    Ok(fired)
+}
+
+/// Claims a look at a repository that is due: other processes leave it alone until the given time (wall clock). Returns
+/// whether the rule still was what the caller read, and was due.
+pub fn claim_look(session: &mut Session<'_>, seen: RuleSeen, next_ms: i64) -> Result<bool> {
+    let now_ms = session.now().wall_ms;
+    let Some(row) = session.get::<RuleRow>(seen.rule)?.filter(|row| seen.is_current(row)) else {
+        return Ok(false);
+    };
+    if row.next_ms.is_none_or(|due_ms| due_ms > now_ms) {
+        return Ok(false);
+    }
+    session.note::<RuleRow>(row.id, |row| row.next_ms = Some(next_ms))?;
+    Ok(true)
+}
+
+/// Makes the next look of an active rule due at once. Returns whether the rule looks at a repository.
+pub fn look_now(session: &mut Session<'_>, rule: Id) -> Result<bool> {
+    let now_ms = session.now().wall_ms;
+    let row = session.get::<RuleRow>(rule)?;
+    let is_active = |row: &RuleRow| row.status() == RuleStatus::Active && &*row.source == "git";
+    let Some(row) = row.filter(is_active) else { return Ok(false) };
+    if row.next_ms.is_none_or(|next_ms| next_ms > now_ms) {
+        session.note::<RuleRow>(rule, |row| row.next_ms = Some(now_ms))?;
+        session.announce(Topic::Journal);
+    }
+    Ok(true)
+}
+
+/// Notes why an active rule cannot see what it watches, or that it can again. Returns whether the rule still was what
+/// the caller read.
+pub fn note_sight(session: &mut Session<'_>, seen: RuleSeen, reason: Option<&str>) -> Result<bool> {
+    let Some(row) = session.get::<RuleRow>(seen.rule)?.filter(|row| seen.is_current(row)) else {
+        return Ok(false);
+    };
+    if row.reason.as_deref() != reason {
+        session.note::<RuleRow>(row.id, |row| row.reason = reason.map(Into::into))?;
+    }
+    Ok(true)
 }
 
 /// Stores an event from outside, to be decided by the next sweep. Does not wait for the rule's row.

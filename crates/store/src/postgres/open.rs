@@ -28,6 +28,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_10.sql"),
     include_str!("schema_11.sql"),
     include_str!("schema_12.sql"),
+    include_str!("schema_13.sql"),
 ];
 /// The newest schema that this program knows.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;

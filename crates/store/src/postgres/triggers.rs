@@ -17,13 +17,24 @@ impl Triggers for Tx<'_> {
     }
 
     fn rules_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
-        let condition = "WHERE status = 'active' AND next_ms <= $1 ORDER BY next_ms, id LIMIT $2";
+        let condition = "WHERE status = 'active' AND source = 'schedule' AND next_ms <= $1 \
+                         ORDER BY next_ms, id LIMIT $2";
         self.rows(condition, vec![wall_ms.into(), limit.into()])
     }
 
     fn next_tick(&mut self) -> Result<Option<i64>> {
         let sql = "SELECT min(next_ms) FROM rules WHERE status = 'active' AND next_ms IS NOT NULL";
         Ok(self.one::<Option<i64>>(sql, vec![])?.flatten())
+    }
+
+    fn rules_about_runs(&mut self) -> Result<Vec<RuleRow>> {
+        self.rows("WHERE status = 'active' AND source = 'run' ORDER BY id", vec![])
+    }
+
+    fn looks_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
+        let condition = "WHERE status = 'active' AND source = 'git' AND next_ms <= $1 \
+                         ORDER BY next_ms, id LIMIT $2";
+        self.rows(condition, vec![wall_ms.into(), limit.into()])
     }
 
     fn put_delivery(&mut self, delivery: &DeliveryRow) -> Result<()> {

@@ -23,16 +23,21 @@ pub struct RuleRow {
     pub definition: Arc<str>,
     /// The hash of the definition, by which a repeated request to apply it is recognised.
     pub hash: Arc<str>,
-    /// The time at which the next tick fires (wall clock), jitter included; absent if the rule has no further tick.
+    /// The word of the source of its events: `schedule`, `run`, `git`.
+    pub source: Arc<str>,
+    /// The time at which the next tick fires (wall clock), jitter included, or of the next look at a repository; absent
+    /// if the rule has none.
     pub next_ms: Option<i64>,
     /// The key of that tick; empty if there is none.
     pub next_key: Arc<str>,
-    /// The position up to which events are decided: the nominal time of the last tick (wall clock), or the number of
-    /// the last journal entry for a rule about other runs.
+    /// The position up to which events are decided: the nominal time of the last tick (wall clock), the number of the
+    /// last journal entry for a rule about other runs, or the number of changes seen in a repository.
     pub cursor: i64,
+    /// The state that it saw last of what it watches, as JSON; absent before the first look and for other sources.
+    pub watched: Option<Arc<str>>,
     /// The run that it started last.
     pub run: Option<RunId>,
-    /// The reason why it is paused or broken.
+    /// The reason why it is paused or broken, or why an active rule cannot see what it watches.
     pub reason: Option<Arc<str>>,
     /// The number of ticks that were missed so far.
     pub missed: i64,
@@ -84,7 +89,7 @@ pub struct DeliveryRow {
     pub rule: Id,
     /// The key under which the rule takes it once.
     pub key: Arc<str>,
-    /// The word of its kind: `tick`, `missed`, `manual`, `webhook`, `run`.
+    /// The word of its kind: `tick`, `missed`, `manual`, `webhook`, `run`, `move`.
     pub kind: Arc<str>,
     /// The names that conditions and inputs can use, as JSON.
     pub body: Arc<str>,

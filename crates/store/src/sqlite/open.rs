@@ -33,6 +33,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("schema_14.sql"),
     include_str!("schema_15.sql"),
     include_str!("schema_16.sql"),
+    include_str!("schema_17.sql"),
 ];
 
 /// "SPRG": the application id that distinguishes Sprag's files from other programs' files.

@@ -232,16 +232,25 @@ impl Retention for SqliteTx<'_> {
         }
         // A pack with an entry of this part ends before this number.
         let end = to.saturating_add(MOST_ENTRIES as i64);
-        // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart.
-        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= ?1 AND last_seq < ?2 AND first_seq <= ?3 \
-                   ORDER BY last_seq LIMIT 1 OFFSET ?4";
-        let beyond: Option<i64> = self.one(sql, params![from, end, to, packs_in(most) as i64])?;
-        self.run(
-            "DELETE FROM journal_packs WHERE last_seq >= ?1 AND first_seq <= ?2 AND last_seq < ?3 \
-             AND run IS NOT NULL AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
-             AND NOT EXISTS (SELECT 1 FROM runs WHERE id = journal_packs.run)",
-            params![from, to, beyond.unwrap_or(end)],
-        )?;
+        // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart. A
+        // limit bounds the work, not a range: with statistics from when the journal was small, SQLite reads a range of
+        // it to the end of the journal. At most `MOST_ENTRIES` packs end after this part and before `end`.
+        let packs = packs_in(most);
+        let sql = "SELECT last_seq, first_seq, run FROM journal_packs WHERE last_seq >= ?1 ORDER BY last_seq LIMIT ?2";
+        let mut found: Vec<(i64, i64, Option<i64>)> =
+            self.list(sql, params![from, (packs + 1 + MOST_ENTRIES) as i64])?;
+        found.retain(|(last_seq, first_seq, _)| *last_seq < end && *first_seq <= to);
+        let beyond = found.get(packs).map(|(last_seq, ..)| *last_seq);
+        for (last_seq, _, run) in found.iter().take(packs) {
+            if let Some(run) = run {
+                self.run(
+                    "DELETE FROM journal_packs WHERE last_seq = ?1 \
+                     AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
+                     AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?2)",
+                    params![last_seq, run],
+                )?;
+            }
+        }
         if beyond.is_none() {
             self.shorten_last_pack(from, to)?;
         }

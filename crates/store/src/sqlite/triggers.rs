@@ -19,13 +19,24 @@ impl Triggers for SqliteTx<'_> {
     }
 
     fn rules_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
-        let condition = "WHERE status = 'active' AND next_ms <= ?1 ORDER BY next_ms, id LIMIT ?2";
+        let condition = "WHERE status = 'active' AND source = 'schedule' AND next_ms <= ?1 \
+                         ORDER BY next_ms, id LIMIT ?2";
         self.rows(condition, params![wall_ms, limit as i64])
     }
 
     fn next_tick(&mut self) -> Result<Option<i64>> {
         let sql = "SELECT min(next_ms) FROM rules WHERE status = 'active' AND next_ms IS NOT NULL";
         Ok(self.one::<Option<i64>>(sql, &[])?.flatten())
+    }
+
+    fn rules_about_runs(&mut self) -> Result<Vec<RuleRow>> {
+        self.rows("WHERE status = 'active' AND source = 'run' ORDER BY id", &[])
+    }
+
+    fn looks_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
+        let condition = "WHERE status = 'active' AND source = 'git' AND next_ms <= ?1 \
+                         ORDER BY next_ms, id LIMIT ?2";
+        self.rows(condition, params![wall_ms, limit as i64])
     }
 
     fn put_delivery(&mut self, delivery: &DeliveryRow) -> Result<()> {

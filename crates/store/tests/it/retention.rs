@@ -427,13 +427,28 @@ async fn forgetting_us(store: &Store, before_ms: i64) -> (u64, u64) {
         (all_us, longest_us) = (all_us + took_us, longest_us.max(took_us));
         left.drain(..forgot.looked_at);
         if left.is_empty() && !forgot.rows_left {
-            return (all_us, longest_us);
+            break;
         }
     }
-    unreachable!()
+    for transactions in 0.. {
+        assert!(transactions < 10_000, "it comes to an end");
+        let bite = Bite::lasting(SHARE);
+        let done = store.write(move |session| {
+            let since_us = thread_us();
+            let more = ops::forget_entries(session, &bite)?;
+            Ok((more, thread_us() - since_us))
+        });
+        let (more, took_us) = done.await.unwrap();
+        (all_us, longest_us) = (all_us + took_us, longest_us.max(took_us));
+        if !more {
+            break;
+        }
+    }
+    (all_us, longest_us)
 }
 
-/// A run costs the same in a large store as in a small one, and no transaction works for 20 ms.
+/// A run costs the same in a large store as in a small one, and no transaction works for 20 ms. SQLite has statistics
+/// from when the store was nearly empty: a server that runs for long does not renew them.
 #[test]
 fn e12_retention_is_linear_and_its_transactions_are_short() {
     const FEW: usize = 300;
@@ -448,8 +463,12 @@ fn e12_retention_is_linear_and_its_transactions_are_short() {
         runtime.block_on(async {
             let plan = sequence(1);
             // All submitted first: the whole journal is between a run's first and its last entry.
-            for _ in 0..runs {
+            for no in 0..runs {
                 create(&store, &plan).await;
+                if no == 0 {
+                    let path = stores.folder.path().join(sprag_store::FILE_NAME);
+                    rusqlite::Connection::open(path).unwrap().execute_batch("ANALYZE").unwrap();
+                }
             }
             let mut left = runs;
             while left > 0 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{EnforcementStatus, Plan, PlanStep, RuleEvent, RuleStatus};
 use sprag_store::{
-    FireTick, Fired, NewDelivery, NewRule, NextTick, Overlap, Row, RuleApplied, RuleChange, RuleRow,
-    RuleSeen, Settled, Store, TriggerDecision, TriggeredRun, Window, plan_hash,
+    FireEvent, FireTick, Fired, NewDelivery, NewRule, NextTick, Overlap, Row, RuleApplied, RuleChange,
+    RuleRow, RuleSeen, Settled, Store, TriggerDecision, TriggeredRun, Window, plan_hash,
 };
 
 use crate::common::on_every_store;
@@ -16,6 +16,7 @@ fn new_rule(store: &Store, name: &str, hash: &str) -> NewRule {
         name: name.into(),
         definition: "{}".into(),
         hash: hash.into(),
+        source: "schedule",
         next: Some(NextTick { due_ms: 1, key: "tick 1".into() }),
         cursor: Some(0),
     }
@@ -271,5 +272,58 @@ fn a_definition_is_applied_once_and_a_new_one_counts_from_now() {
         assert_eq!(rule(&store).reason.as_deref(), Some("unreadable"));
         store.person().apply_rule(new_rule(&store, "p/r", "h2")).await.unwrap();
         assert_eq!((rule(&store).status(), rule(&store).reason), (RuleStatus::Active, None));
+    });
+}
+
+#[test]
+fn r19_an_event_that_a_rule_finds_counts_once_with_its_cursor() {
+    on_every_store(|store, _| async move {
+        let new = |hash: &str| NewRule { source: "git", ..new_rule(&store, "p/r", hash) };
+        store.person().apply_rule(new("h1")).await.unwrap();
+        let seen = RuleSeen::of(&rule(&store));
+        assert!(store.queries().rules_due(i64::MAX, 10).unwrap().is_empty(), "it has no ticks");
+        assert_eq!(store.queries().looks_due(i64::MAX, 10).unwrap().len(), 1);
+        // One of two processes claims a look that is due. It is due again at the time that was given.
+        let later_ms = store.now().wall_ms + 60_000;
+        assert!(store.executor().claim_look(seen, later_ms).await.unwrap());
+        assert!(!store.executor().claim_look(seen, later_ms).await.unwrap());
+        assert!(store.queries().looks_due(later_ms - 1, 10).unwrap().is_empty());
+        let found = |seen: RuleSeen, key: &str| FireEvent {
+            seen,
+            event: Some((event(&store, key), start(&store, Overlap::Allow, None))),
+            cursor: seen.cursor + 1,
+            watched: Some("{\"main\":1}".into()),
+        };
+        store.executor().note_sight(seen, Some("gone".into())).await.unwrap();
+        assert_eq!(rule(&store).reason.as_deref(), Some("gone"));
+        let [one, other] = [found(seen, "main 0"), found(seen, "main 0")].map(|fire| {
+            let store = store.clone();
+            tokio::spawn(async move { store.executor().fire_event(fire).await.unwrap() })
+        });
+        let fired = [one.await.unwrap(), other.await.unwrap()];
+        assert_eq!(fired.iter().filter(|fired| **fired == Fired::Superseded).count(), 1, "{fired:?}");
+        let row = rule(&store);
+        assert_eq!((row.cursor, row.next_ms, row.reason.as_deref()), (1, Some(later_ms), None));
+        assert_eq!(row.watched.as_deref(), Some("{\"main\":1}"));
+        // A key that is known fires no second time, whatever the cursor says.
+        let again = store.executor().fire_event(found(RuleSeen::of(&row), "main 0")).await.unwrap();
+        assert_eq!(again, Fired::Decided { enforcement: None, run: None });
+        assert_eq!(store.queries().runs(None, &[], 10).unwrap().len(), 1);
+        // A changed rule keeps what it has seen; a rule with another source begins anew.
+        store.person().apply_rule(new("h2")).await.unwrap();
+        let row = rule(&store);
+        assert_eq!((row.cursor, row.watched.is_some()), (2, true));
+        let stale = found(RuleSeen { generation: 1, ..RuleSeen::of(&row) }, "main 2");
+        assert_eq!(store.executor().fire_event(stale).await.unwrap(), Fired::Superseded);
+        let new = NewRule { source: "run", next: None, cursor: Some(7), ..new("h3") };
+        store.person().apply_rule(new).await.unwrap();
+        let row = rule(&store);
+        assert_eq!((row.cursor, row.watched.as_deref(), row.next_ms), (7, None, None));
+        assert_eq!(store.queries().rules_about_runs().unwrap().len(), 1);
+        let paused = store.person().change_rule(row.id, pause(&row, RuleEvent::Paused)).await.unwrap();
+        assert!(paused.is_applied());
+        assert!(store.queries().rules_about_runs().unwrap().is_empty());
+        let late = found(RuleSeen::of(&rule(&store)), "main 3");
+        assert_eq!(store.executor().fire_event(late).await.unwrap(), Fired::Superseded);
     });
 }

@@ -237,6 +237,8 @@ impl AgentStep<'_> {
             .resolved
             .order(commands, assignment, self.spec, self.place, control, &launch)
             .map_err(not_started)?;
+        // One lock for all processes of the session: the step's own attempts, and those of people's messages.
+        order.owner_lock = Some(commands.files.lock(self.target.of.run, &self.target.name));
         order.timeout_ms = self.spec.timeout_ms.map(|limit| limit.saturating_sub(progress.ran_ms).max(1));
         let situation = Situation {
             is_own_session: progress.is_own,

@@ -166,7 +166,6 @@ pub(crate) async fn run(
                     watch.saw_event();
                     transcript.add(&event);
                     match &event {
-                        Event::Started(_) => thread.started().await,
                         Event::PermissionRequested(request) if launch.permissions == Permissions::Ask => {
                             asking.requested(request.clone());
                         }
@@ -175,7 +174,12 @@ pub(crate) async fn run(
                         }
                         _ => {}
                     }
+                    let has_started = matches!(event, Event::Started(_));
                     state.on(event, &agent, on_session).await;
+                    if has_started {
+                        // The agent works on its prompt meanwhile.
+                        thread.started().await;
+                    }
                 }
                 None => is_open = false,
             },

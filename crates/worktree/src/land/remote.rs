@@ -10,6 +10,7 @@ use crate::{
     git::{Cancel, Git},
     name::ref_component,
     repository::Repository,
+    stale_lock,
 };
 
 /// Parts of git's messages when the remote's branch has moved since the fetch.
@@ -56,9 +57,12 @@ impl RemoteBranch<'_> {
     pub(crate) fn fetch(&self, cancel: &Cancel) -> Result<RemoteTip, Kind> {
         let ours = format!("refs/sprag/remote/{}", ref_component(self.branch));
         let refs = format!("+refs/heads/{}:{ours}", self.branch);
-        let fetch = self.git("fetch").args(["--quiet", "--no-tags", "--no-write-fetch-head", "--refmap="]);
-        let fetch = fetch.args(["--no-recurse-submodules", "--end-of-options", self.remote, &refs]);
-        match fetch.long(self.timeout, cancel).run() {
+        let fetch = || {
+            let git = self.git("fetch").args(["--quiet", "--no-tags", "--no-write-fetch-head", "--refmap="]);
+            let git = git.args(["--no-recurse-submodules", "--end-of-options", self.remote, &refs]);
+            git.long(self.timeout, cancel).run()
+        };
+        match stale_lock::retry(fetch) {
             Ok(_) => {
                 let tip = self.repository.read_ref(&ours)?;
                 Ok(tip.map_or(RemoteTip::Absent, RemoteTip::At))

@@ -1,6 +1,11 @@
 //! Landing: onto a moving target, verified, fenced, and without losing a user's changes.
 
-use std::{cell::Cell, fs, path::Path, time::Duration};
+use std::{
+    cell::Cell,
+    fs,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use sprag_worktree::{Cancel, Kind, LandOptions, Push, PushFate, Strategy, Worktree, Worktrees};
 
@@ -236,6 +241,40 @@ fn e01_a_remote_that_never_holds_still_is_given_up_after_a_bounded_time() {
 #[test]
 fn e01_a_remote_that_never_holds_still_is_given_up_after_thirty_pushes() {
     assert_eq!(land_on_a_remote_that_never_holds_still(Duration::from_secs(3_600)), 30);
+}
+
+/// A git that is killed leaves its lock files. Those on refs would stop every later landing and clean-up.
+#[test]
+fn e20_locks_that_a_killed_git_left_on_refs_block_nothing() {
+    let (remote, place) = remote_and_clone();
+    let worktrees = place.worktrees();
+    let mut worktree = with_file(&worktrees, "work", "one", "1");
+    let repository = worktrees.repository();
+    let locks = ["packed-refs.new", "packed-refs.lock", "refs/sprag/remote/main.lock"];
+    let locks = locks.map(|name| place.repo().join(".git").join(name));
+    let leave = |is_old: bool| {
+        for lock in &locks {
+            fs::create_dir_all(lock.parent().expect("a folder")).expect("a folder");
+            let file = fs::File::create(lock).expect("a lock");
+            if is_old {
+                file.set_modified(UNIX_EPOCH).expect("ours");
+            }
+        }
+    };
+    repository.move_fence("old", None, 1).expect("a fence");
+    leave(true);
+    repository.delete_fence("old").expect("the lock of packed refs is removed");
+    let mut options = LandOptions::new("work", "main");
+    options.push = Some(Push { remote: "origin".to_owned(), required: true });
+    let landed = worktree.land(&options, &Cancel::default()).expect("the lock of the fetched ref is removed");
+    assert_eq!((landed.push, landed.commit), (Some(PushFate::Pushed), remote.git(&["rev-parse", "main"])));
+    assert!(locks.iter().all(|lock| !lock.exists()), "{locks:?}");
+    // A git that still works may have a young lock.
+    repository.move_fence("new", None, 1).expect("a fence");
+    leave(false);
+    let error = repository.delete_fence("new").expect_err("refs are locked");
+    assert!(matches!(error.kind, Kind::StaleGitLock { .. }), "{error}");
+    assert!(locks.iter().all(|lock| lock.exists()), "{locks:?}");
 }
 
 /// While another fetch writes the remote's new commits to the repository, newest first, git cannot tell whether a push

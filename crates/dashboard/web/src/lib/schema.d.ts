@@ -21,6 +21,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/in/{pipeline}/{rule}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take a signed request for a rule
+         * @description The request needs no token: its signature is checked over the raw bytes, with each secret of the rule. The answer
+         *     comes after the event is on disk. A sender that gets no answer, or a 5xx, should repeat the request: it is taken once.
+         */
+        post: operations["webhooks_take"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/metrics": {
         parameters: {
             query?: never;
@@ -100,6 +121,23 @@ export interface paths {
         put?: never;
         /** Release an account */
         post: operations["accounts_release"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read who did what, newest first */
+        get: operations["events_audit"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -273,6 +311,57 @@ export interface paths {
         put?: never;
         /** Retry a task that failed, was cancelled, or was skipped */
         post: operations["boards_retry"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the last events that reached rules */
+        get: operations["deliveries_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/deliveries/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show an event and all its decisions */
+        get: operations["deliveries_delivery"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/deliveries/{id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give an event to its rule again */
+        post: operations["deliveries_replay"];
         delete?: never;
         options?: never;
         head?: never;
@@ -687,6 +776,108 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/rules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List rules */
+        get: operations["rules_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a rule with its next ticks and its last decisions */
+        get: operations["rules_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/fire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Fire a rule by hand: its next tick stays as it is */
+        post: operations["rules_fire"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Pause a rule: from now on its events start nothing */
+        post: operations["rules_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Resume a paused rule, or mend a broken one */
+        post: operations["rules_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tell what an event would start; writes nothing */
+        post: operations["rules_test"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/runs": {
         parameters: {
             query?: never;
@@ -936,7 +1127,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start a new run from a finished step of another run */
+        /**
+         * Start a new run from a finished step of another run
+         * @description With an `Idempotency-Key`, a repeated request starts only one run: later requests are answered with 200 and the
+         *     existing run. The same key for another run or step is refused.
+         */
         post: operations["runs_fork"];
         delete?: never;
         options?: never;
@@ -1138,6 +1333,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/runs/{run}/steps/{step}/thread": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the thread of an agent step */
+        get: operations["threads_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/steps/{step}/thread/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a message to the agent of a step whose run has ended */
+        post: operations["threads_send"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/steps/{step}/thread/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Stop an agent that answers a message */
+        post: operations["threads_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/session": {
         parameters: {
             query?: never;
@@ -1260,6 +1506,23 @@ export interface paths {
         put?: never;
         /** Get a claimed task again, and extend its lease */
         post: operations["tasks_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/threads": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List threads: the conversations of agent steps */
+        get: operations["threads_list"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1640,6 +1903,38 @@ export interface components {
             /** @description The files, in order. */
             artifacts: components["schemas"]["Artifact"][];
         };
+        /** @description The acts that a caller asked for. */
+        Audit: {
+            /** @description The acts, newest first. */
+            acts: components["schemas"]["AuditView"][];
+            /**
+             * Format: int64
+             * @description The number of the journal entry at which the search stopped, if the journal has earlier ones that were not read.
+             */
+            looked_back_to?: number | null;
+        };
+        /** @description One act, and who did it. */
+        AuditView: {
+            /** @description The act: the event of the journal, `landed`, or an act of administration such as `token.created`. */
+            act: string;
+            /** @description The time of the act. */
+            at: string;
+            /** @description The user, token, agent, rule or worker, as `KIND:NAME`; absent if it was not recorded. */
+            by?: string | null;
+            /** @description The answer of a gate, or the reason that was given. */
+            detail?: string | null;
+            /** @description The run, if the act was on one. */
+            run?: string | null;
+            /**
+             * Format: int64
+             * @description The number of the journal entry; absent for acts of administration.
+             */
+            seq?: number | null;
+            /** @description The step, if the act was on one. */
+            step?: string | null;
+            /** @description The pipeline, rule, account, token, webhook or queue. */
+            subject?: string | null;
+        };
         /** @description A step that failed because of an obstacle that only a person can remove. After that, a resume tries again. */
         BlockedStep: {
             /** @description The checkout with the obstacle, if it is in one. */
@@ -1874,6 +2169,36 @@ export interface components {
             /** @description `damaged`. */
             status: string;
         };
+        /** @description A decision about an event. */
+        DecisionView: {
+            /**
+             * Format: int64
+             * @description The time of the decision's creation (milliseconds since 1970).
+             */
+            at_ms: number;
+            /** @description The event's number. */
+            event: string;
+            /** @description The key of the event. */
+            key: string;
+            /** @description The kind of the event. */
+            kind: string;
+            /** @description The reason. */
+            reason?: string | null;
+            /** @description The run that it started. */
+            run?: string | null;
+            /** @description The status of the decision. */
+            status: string;
+        };
+        /** @description Events that reached rules. */
+        Deliveries: {
+            /** @description The events, newest first, each with its last decision. */
+            deliveries: components["schemas"]["DeliveryView"][];
+        };
+        /** @description An event that reached a rule, with its last decision. */
+        DeliveryView: components["schemas"]["DecisionView"] & {
+            /** @description The full name of the rule. */
+            rule: string;
+        };
         /** @description The result of a finished task. */
         Done: {
             /** @description Files that were changed. */
@@ -1979,6 +2304,26 @@ export interface components {
             /** @description The environments. */
             environments: components["schemas"]["EnvironmentView"][];
         };
+        /** @description An event that reached a rule, with its content and all its decisions. */
+        EventView: {
+            /** @description The decisions, the last one first. */
+            decisions: components["schemas"]["DecisionView"][];
+            /** @description The event, as conditions and inputs see it. */
+            event: Record<string, never>;
+            /** @description The event's number. */
+            id: string;
+            /** @description The key of the event: another event with this key is the same one. */
+            key: string;
+            /** @description The kind of the event. */
+            kind: string;
+            /**
+             * Format: int64
+             * @description The time at which it was stored (milliseconds since 1970).
+             */
+            received_ms: number;
+            /** @description The full name of the rule. */
+            rule: string;
+        };
         /** @description An execution that a worker has. */
         ExecutingView: {
             /**
@@ -2052,6 +2397,8 @@ export interface components {
             id: string;
             /** @description The pipeline's name. */
             pipeline: string;
+            /** @description The reason for its end, if there is one besides its steps. */
+            reason?: string | null;
             /** @description Events that were refused, newest last. */
             refused: components["schemas"]["RefusedView"][];
             /** @description Its status. */
@@ -2090,6 +2437,27 @@ export interface components {
             /** @description The reason, such as `exit code 3`. */
             why: string;
         };
+        /** @description A value that the answer to a question gives. */
+        FieldView: {
+            /** @description The value if the answer does not give it. */
+            default?: unknown;
+            /** @description Its purpose. */
+            description?: string | null;
+            /** @description The allowed values; absent if all of its type are. */
+            enum?: unknown[];
+            /** @description The largest number, or the most characters, items or entries. */
+            max?: unknown;
+            /** @description The smallest number, or the least characters, items or entries. */
+            min?: unknown;
+            /** @description Its name. */
+            name: string;
+            /** @description A regular expression that the whole text must fit. */
+            pattern?: string | null;
+            /** @description Whether an answer that lets the run continue must give it. */
+            required: boolean;
+            /** @description `string`, `integer`, `number`, `boolean`, `list` or `object`. */
+            type: string;
+        };
         /** @description The change of one file. */
         FileChange: {
             /** @description The number of added lines. */
@@ -2102,6 +2470,10 @@ export interface components {
             path: string;
             /** @description The number of removed lines. */
             removed: number;
+        };
+        /** @description A request to fire a rule. */
+        Fire: {
+            event?: components["schemas"]["GivenEvent"] | null;
         };
         /** @description The step after which the new run starts. */
         ForkAfter: {
@@ -2116,6 +2488,10 @@ export interface components {
             choice?: string | null;
             /** @description A comment; a step that is sent back reads it. */
             comment?: string | null;
+            /** @description The values of the question's fields, by name. */
+            fields?: {
+                [key: string]: unknown;
+            };
         };
         /** @description A question, a point in time or a signal that a run waits for. */
         GateView: {
@@ -2123,12 +2499,20 @@ export interface components {
             ask?: string | null;
             /** @description The possible answers. */
             choices: string[];
+            /** @description The values that an answer gives; absent if it has none. */
+            fields?: components["schemas"]["FieldView"][];
             /** @description Its number. */
             id: string;
             /** @description `question`, `time` or `signal`. */
             kind: string;
+            /** @description The steps at which the run continues, by the choices that lead to them; absent if none does. */
+            leads_to?: {
+                [key: string]: string;
+            };
             /** @description The time when it was opened. */
             opened_at: string;
+            /** @description The name of the run's pipeline. */
+            pipeline: string;
             /** @description The run that asks. */
             run: string;
             /** @description Its status. */
@@ -2144,6 +2528,15 @@ export interface components {
             gates: components["schemas"]["GateView"][];
             /** @description The cursor of the next page; absent if there is none. */
             next_cursor?: string | null;
+        };
+        /** @description An event that a person gives to a rule instead of a sender. */
+        GivenEvent: {
+            /** @description The body, as data. */
+            body: Record<string, never>;
+            /** @description Headers that rules see, by their names. */
+            headers?: {
+                [key: string]: string;
+            };
         };
         /** @description The positions of steps and lines in a picture; layers go from left to right. */
         GraphLayout: {
@@ -2189,12 +2582,22 @@ export interface components {
             id: string;
             /** @description The kind of its work, in one word, such as `run` or `gate`. */
             kind: string;
+            /**
+             * Format: int32
+             * @description The most rounds of its `repeat`; absent if it has none.
+             */
+            max_rounds?: number | null;
             /** @description The steps that it needs. */
             needs: string[];
             /** @description Whether it was cancelled before it began; absent for a file. */
             not_run?: boolean | null;
             /** @description The earlier step to which a failure goes back. */
             rework?: string | null;
+            /**
+             * Format: int32
+             * @description The round of its `repeat`; absent for a file, and for a step that has none.
+             */
+            round?: number | null;
             /** @description Its status; absent for a file. */
             status?: string | null;
             /** @description What it waits for; absent if it does not wait. */
@@ -2569,6 +2972,11 @@ export interface components {
              */
             url: string;
         };
+        /** @description A message to an agent. */
+        NewMessage: {
+            /** @description The message. */
+            message: string;
+        };
         /** @description A request to start a run: a pipeline as text, or the name of one of the project's pipelines. */
         NewRun: {
             /** @description The folder in which its commands run; the project's folder if it is left out. */
@@ -2667,6 +3075,11 @@ export interface components {
             retry_after_s: number;
             /** @description `empty`, `all_claimed`, `waiting_for_needs`, `backing_off` or `closed`. */
             why: string;
+        };
+        /** @description A request to pause a rule. */
+        Pause: {
+            /** @description The reason, in a few words. */
+            reason?: string | null;
         };
         /** @description A pipeline with its inputs and its steps. */
         PipelineDetail: {
@@ -2834,6 +3247,21 @@ export interface components {
             /** @description Whether another actor may report the event. */
             wrong_actor: boolean;
         };
+        /** @description Requests for a rule's webhook that servers of this machine refused. */
+        RefusedRequests: {
+            /**
+             * Format: int64
+             * @description Their number.
+             */
+            count: number;
+            /**
+             * Format: int64
+             * @description The time of the last refusal (milliseconds since 1970).
+             */
+            last_ms: number;
+            /** @description The reason for the last refusal. */
+            reason: string;
+        };
         /** @description An event that was refused. */
         RefusedView: {
             /** @description The actor that reported it. */
@@ -2868,6 +3296,11 @@ export interface components {
             outcome: string;
             /** @description The token. */
             token: string;
+        };
+        /** @description A request to resume a rule. */
+        Resume: {
+            /** @description Whether ticks of the pause count as missed ones; otherwise they start nothing. */
+            missed?: boolean;
         };
         /** @description The step from which a retry starts. */
         RetryFrom: {
@@ -2924,6 +3357,11 @@ export interface components {
             unless_superseded: string[];
             /** @description The actors that may report it. */
             who: string[];
+        };
+        /** @description Rules. */
+        Rules: {
+            /** @description The rules, by name, each with its next tick and its last decision. */
+            rules: components["schemas"]["TriggerRule"][];
         };
         /** @description The files that a run's steps changed, and the changes of one of them. */
         RunChanges: {
@@ -3090,8 +3528,18 @@ export interface components {
             item_of?: string | null;
             items?: components["schemas"]["ItemsView"] | null;
             log_missing?: components["schemas"]["MissingLog"] | null;
+            /**
+             * Format: int32
+             * @description The most rounds of its `repeat`; absent if it has none.
+             */
+            max_rounds?: number | null;
             /** @description Whether it was cancelled before it began, such as a step after one that failed. */
             not_run?: boolean;
+            /**
+             * Format: int32
+             * @description The round of its `repeat`, from 1; absent if it has none.
+             */
+            round?: number | null;
             /** @description Its status. */
             status: string;
             waiting_for?: components["schemas"]["WaitingFor"] | null;
@@ -3100,6 +3548,18 @@ export interface components {
         Steps: {
             /** @description The steps, and the items of fan-outs. */
             steps: components["schemas"]["StepView"][];
+        };
+        /** @description A request that was taken. */
+        TakenRequest: {
+            /** @description The word with which Slack asks whether this is the right server. Then there is no event. */
+            challenge?: string | null;
+            /** @description The number of the event, which is on disk. */
+            event?: string | null;
+        };
+        /** @description The run in which an agent answers a message, or in which it is stopped. */
+        Talk: {
+            /** @description The run. Its only step has the name of the thread's step, and its log is the transcript. */
+            run: string;
         };
         /** @description An added task. */
         TaskAdded: {
@@ -3183,10 +3643,68 @@ export interface components {
             /** @description The tasks. */
             tasks: components["schemas"]["TaskView"][];
         };
+        /** @description An event to test a rule with; without one, the next tick of its schedule. */
+        Test: {
+            /** @description The time of a tick, such as 2030-01-31T08:00:00Z. */
+            at?: string | null;
+            event?: components["schemas"]["GivenEvent"] | null;
+            /** @description The number of a recorded event. */
+            recorded?: string | null;
+        };
+        /** @description The decision that an event would get. */
+        TestView: {
+            /** @description `start`, `skip` or `fail`. */
+            decision: string;
+            /** @description The event, as conditions and inputs see it. */
+            event: Record<string, never>;
+            /** @description The inputs of the run that would start. */
+            inputs?: Record<string, never> | null;
+            /** @description The reason why none would. */
+            reason?: string | null;
+        };
         /** @description The answer to a test message. */
         TestedHook: {
             /** @description The status with which the receiver accepted it. */
             answer: string;
+        };
+        /** @description A thread, for people and programs. */
+        ThreadView: {
+            /** @description The agent, as the pipeline names it. */
+            agent: string;
+            /** @description The run whose execution holds it; absent if none does. */
+            held_by?: string | null;
+            /** @description The pipeline of the run. */
+            pipeline: string;
+            /** @description The run of its step. */
+            run: string;
+            /** @description The status: `created`, `provisioning`, `active`, `idle` or `error`. */
+            status: string;
+            /** @description The name of its step. */
+            step: string;
+            /** @description The name of the thread: `RUN/STEP`. */
+            thread: string;
+            /**
+             * Format: int32
+             * @description The number of turns so far.
+             */
+            turns: number;
+        };
+        /** @description Threads. */
+        Threads: {
+            /** @description The threads, those of the newest runs first. */
+            threads: components["schemas"]["ThreadView"][];
+        };
+        /** @description A tick that is to come. */
+        TickView: {
+            /**
+             * Format: int64
+             * @description The time at which it fires (milliseconds since 1970), jitter included.
+             */
+            fires_ms: number;
+            /** @description The nominal time, in the schedule's zone. */
+            time: string;
+            /** @description The name of the zone. */
+            zone: string;
         };
         /** @description A token without its secret. */
         TokenView: {
@@ -3205,6 +3723,45 @@ export interface components {
         Tokens: {
             /** @description The tokens, without their secrets. */
             tokens: components["schemas"]["TokenView"][];
+        };
+        /** @description A rule, its next ticks and its last decisions. */
+        TriggerRule: {
+            /**
+             * Format: int64
+             * @description The time of the last change of its definition (milliseconds since 1970).
+             */
+            changed_ms: number;
+            /** @description The last decisions, newest first. */
+            decisions: components["schemas"]["DecisionView"][];
+            /** @description The file that it was applied from. */
+            file?: string | null;
+            /**
+             * Format: int32
+             * @description The number of definitions that were applied so far.
+             */
+            generation: number;
+            /** @description The kind of its source: `schedule` or `webhook`; absent if its definition cannot be read. */
+            kind?: string | null;
+            /**
+             * Format: int64
+             * @description The number of ticks that were missed so far.
+             */
+            missed: number;
+            /** @description The full name. */
+            name: string;
+            /** @description The next ticks; none while it is not active. */
+            next: components["schemas"]["TickView"][];
+            /** @description The folder in which its runs work. */
+            project?: string | null;
+            /** @description The reason why it is paused or broken. */
+            reason?: string | null;
+            refused?: components["schemas"]["RefusedRequests"] | null;
+            /** @description The run that it started last. */
+            run?: string | null;
+            /** @description The status. */
+            status: string;
+            /** @description The path of its webhook at a server; absent if it has none. */
+            url?: string | null;
         };
         /** @description The run whose turn it is to land on a branch. */
         TurnView: {
@@ -3232,6 +3789,8 @@ export interface components {
         Unsettled: {
             /** @description The step. */
             id: string;
+            /** @description Its key, if it is a task of a board that has one. */
+            key?: string | null;
             /** @description The worker or agent that has it. */
             owner: string;
             /** @description The start of the wait. */
@@ -3481,6 +4040,103 @@ export interface operations {
             };
         };
     };
+    webhooks_take: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The event was taken before; or the answer to Slack's challenge */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TakenRequest"];
+                };
+            };
+            /** @description The event is on disk */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TakenRequest"];
+                };
+            };
+            /** @description Problem: the body is not what its type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the signature is missing, wrong or too old */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: there is no such webhook */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the body is longer than the rule allows */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the type of the body is none that rules read */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the rule, a secret or the store is not available: repeat the request */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     server_metrics: {
         parameters: {
             query?: never;
@@ -3654,6 +4310,45 @@ export interface operations {
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    events_audit: {
+        parameters: {
+            query?: {
+                /** @description Only acts of this author: `KIND:NAME`, or the name alone. */
+                by?: string;
+                /** @description Only acts of this kind, such as `run.created` or `token`. */
+                act?: string;
+                /** @description Only acts on this run. */
+                run?: string;
+                /** @description Only acts since this time (RFC 3339). */
+                since?: string;
+                /** @description The most acts, at most 10000. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Audit"];
                 };
             };
             /** @description Problem: what failed, and what to do next */
@@ -4262,6 +4957,128 @@ export interface operations {
             };
             /** @description Problem: there is nothing to retry */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deliveries_deliveries: {
+        parameters: {
+            query?: {
+                /** @description The name of a rule; all rules without it. */
+                rule?: string;
+                /** @description The number of events; 20 by default, 1000 at most. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deliveries"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deliveries_delivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The event's number */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventView"];
+                };
+            };
+            /** @description Problem: there is no such event */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deliveries_replay: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The event's number */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionView"];
+                };
+            };
+            /** @description Problem: there is no such event */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5243,6 +6060,312 @@ export interface operations {
             };
         };
     };
+    rules_list: {
+        parameters: {
+            query?: {
+                /** @description Whether to list retired rules too. */
+                all?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rules"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_show: {
+        parameters: {
+            query?: {
+                /** @description The number of ticks; 3 by default, 1000 at most. */
+                next?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TriggerRule"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_fire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Fire"] | null;
+            };
+        };
+        responses: {
+            /** @description The decision: a run, or a reason for none */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionView"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is not active */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it needs an event, or takes none */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Pause"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TriggerRule"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is paused or retired */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_resume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Resume"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TriggerRule"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is active or retired */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Test"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TestView"];
+                };
+            };
+            /** @description Problem: there is no such rule or event */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the request names several events, or none that the rule takes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     runs_list: {
         parameters: {
             query?: {
@@ -5260,6 +6383,8 @@ export interface operations {
                 until?: string;
                 /** @description Only child runs of this run. */
                 parent?: string;
+                /** @description Whether boards, which are runs too, are listed [default: true]. */
+                boards?: boolean;
                 /** @description Whether to count the runs in each status too. */
                 counts?: boolean;
                 /** @description Only runs older than this one: `next_cursor` of the previous page. */
@@ -6021,7 +7146,10 @@ export interface operations {
     runs_fork: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A key that never starts a second run */
+                "Idempotency-Key"?: string | null;
+            };
             path: {
                 /** @description The run's id */
                 run: string;
@@ -6034,6 +7162,16 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The run that the key has already started */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunView"];
+                };
+            };
+            /** @description The started run */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -6656,6 +7794,154 @@ export interface operations {
             };
         };
     };
+    threads_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ThreadView"];
+                };
+            };
+            /** @description Problem: there is no such thread */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_send: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewMessage"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Talk"];
+                };
+            };
+            /** @description Problem: there is no such thread */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the thread is busy, or its environment is gone */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Talk"];
+                };
+            };
+            /** @description Problem: there is no such thread */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the thread is not active, or the step itself is running */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     session_sign_in: {
         parameters: {
             query?: never;
@@ -7057,6 +8343,37 @@ export interface operations {
                 };
                 content: {
                     "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_list: {
+        parameters: {
+            query?: {
+                /** @description Only threads of this run. */
+                run?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Threads"];
                 };
             };
             /** @description Problem: what failed, and what to do next */

@@ -70,7 +70,8 @@ pub struct Stores {
     pub all: Vec<(&'static str, Store)>,
     /// Their clock.
     pub clock: Arc<Manual>,
-    _folder: tempfile::TempDir,
+    /// The folder of the SQLite one's file.
+    pub folder: tempfile::TempDir,
 }
 
 impl Stores {
@@ -88,7 +89,7 @@ impl Stores {
         let postgres =
             Store::open_postgres_with(&database.url, Some(clock.clone()), Arc::new(Manual::new(0, 1)));
         let all = vec![("memory", memory), ("sqlite", sqlite.unwrap()), ("postgres", postgres.unwrap())];
-        Stores { all, clock, database, _folder: folder }
+        Stores { all, clock, database, folder }
     }
 }
 
