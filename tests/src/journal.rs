@@ -102,7 +102,7 @@ impl Journal {
         for step in status["steps"].as_array().expect("steps") {
             let id = format!("{run}/{}", step["id"].as_str().expect("an id"));
             assert_eq!(at("step", &id).unwrap_or("waiting"), step["status"], "{status}");
-            let again = ["step.retried", "step.reworked", "step.reset"];
+            let again = ["step.retried", "step.repeated", "step.reworked", "step.reset"];
             let tries = 1 + self.count(|entry| entry.id == id && again.contains(&entry.event.as_str()));
             assert_eq!(step["attempt"], tries, "{status}");
         }

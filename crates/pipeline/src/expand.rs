@@ -136,7 +136,9 @@ fn add_handlers(
             let mut entries: Vec<(MapKey, Node)> = step.entries().to_vec();
             entries.retain(|(key, _)| !["needs", "always"].contains(&key.text.as_str()));
             entries.push((key("needs", step.span), Node::new(step.span, Yaml::List(needs))));
-            entries.push((key("always", step.span), yes(step.span)));
+            if step.get("end").is_none() {
+                entries.push((key("always", step.span), yes(step.span)));
+            }
             let place = step.span;
             if let Some(id) = id_of(step) {
                 let own = condition.filter(|_| !mutant!(HandlerAlways)).map(str::to_owned);

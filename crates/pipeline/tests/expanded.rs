@@ -98,11 +98,11 @@ fn mistakes_in_gates_and_handlers_are_refused() {
     for (source, expected) in [
         (
             "steps:\n- {id: g, gate: {ask: x, choices: [{a: {to: nope}}, no]}}\n",
-            "2:42 there is no step `nope`",
+            "2:45 there is no step `nope`",
         ),
         (
             "steps:\n- {id: a, run: x}\n- {id: g, gate: {ask: x, choices: [{a: {to: a}}, no]}}\n",
-            "3:42 step `a` does not come after this gate",
+            "3:45 step `a` does not come after this gate",
         ),
         (
             "steps:\n- {id: g, gate: {ask: x, choices: [{a: {to: g}, b: {to: g}}]}}\n",
