@@ -112,7 +112,7 @@ impl Scene {
             if watch.elapsed() > PATIENCE {
                 return Err(format!("after {PATIENCE:?} {sql} is {}", self.number(sql)?).into());
             }
-            tokio::time::sleep(LOOK).await;
+            pause(LOOK).await;
         }
         Ok(())
     }
@@ -185,9 +185,9 @@ async fn idle(board: &mut Board, rules: usize) -> Result<()> {
             scene.copy_rules(rules)?;
         }
         let server = scene.server()?;
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        pause(Duration::from_secs(3)).await;
         let (before, used) = (scene.number("PRAGMA data_version")?, server.used()?);
-        tokio::time::sleep(time).await;
+        pause(time).await;
         memory.push(server.memory()?);
         if rules > 1 {
             let share = (server.used()? - used).as_secs_f64() / time.as_secs_f64() * 100.0;
@@ -218,7 +218,7 @@ async fn burst(board: &mut Board, rules: usize) -> Result<()> {
     scene.until(fired, rules as i64).await?;
     let last_ms = scene.number("SELECT max(created_ms) FROM enforcements")?;
     // Servers that are still busy could fire a rule twice.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    pause(Duration::from_secs(2)).await;
     drop(servers);
     let (runs, fired) = (scene.number("SELECT count(*) FROM runs")?, scene.number(fired)?);
     if (runs, fired) != (rules as i64, rules as i64) {
@@ -259,6 +259,12 @@ async fn explain(board: &mut Board, events: usize) -> Result<()> {
     }
     board.add(key("explain p50", "file", events, "ms"), percentile(&mut took, 50).as_secs_f64() * 1_000.0);
     Ok(())
+}
+
+/// Waits while servers work.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures what happens in a time")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 fn explained(program: &Path, data: &Path) -> Result<bool> {
