@@ -110,11 +110,19 @@ fn events_json_has_exactly_the_documented_keys() {
     let wanted = ["seq", "at", "entity", "id", "run", "step", "event", "from", "to", "actor"];
     for entry in &all {
         // An execution that a worker has, or had, names the worker and its fence.
-        let held = ["worker", "fence"].into_iter().filter(|key| entry.get(key).is_some());
+        let held = ["worker", "fence", "by"].into_iter().filter(|key| entry.get(key).is_some());
         assert_eq!(keys(entry), wanted.into_iter().chain(held).collect(), "{entry}");
         let is_held =
             entry["entity"] == "execution" && ["running", "completed"].map(Into::into).contains(&entry["to"]);
         assert_eq!((entry["worker"].is_string(), entry["fence"].is_u64()), (is_held, is_held), "{entry}");
+        // The user who started the run, or the worker; a consequence has no author.
+        let by = entry["by"].as_str().unwrap_or_default();
+        let author = match entry["actor"].as_str() {
+            Some("person") => "user:",
+            Some("worker") if is_held => "worker:",
+            _ => "",
+        };
+        assert!(by.starts_with(author), "{entry}");
         assert!(entry["seq"].is_u64() && entry["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{entry}");
     }
     let last = all.len() as u64;
