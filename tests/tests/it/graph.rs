@@ -55,7 +55,7 @@ fn a_run_is_drawn_with_its_statuses() {
     let coloured = sandbox.sprag(["graph", "--color", "always"]).expect(0).stdout;
     assert!(!drawn.contains('\u{1b}') && coloured.contains("\u{1b}[32m✓\u{1b}[0m"), "{coloured}");
     let mermaid = sandbox.sprag(["graph", &run, "--format", "mermaid"]).expect(0).stdout;
-    assert!(mermaid.contains("s2[\"test<br/>failed (2)\"]:::failed\n"), "{mermaid}");
+    assert!(mermaid.contains("s2[\"test<br/>failed (attempt 2)\"]:::failed\n"), "{mermaid}");
     let svg = sandbox.sprag(["graph", &run, "--format", "svg"]).expect(0).stdout;
     assert!(svg.contains(&format!("<title>diamond · {run} · failed</title>")), "{svg}");
 }
