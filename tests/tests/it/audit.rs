@@ -54,7 +54,7 @@ fn i01_a_day_of_five_users_and_three_agents_is_read_back_with_who_did_what() {
     let tasks = json!({ "board": "b", "tasks": [{ "prompt": "1" }, { "prompt": "2" }, { "prompt": "3" }] });
     server.call_as(&tokens[0], "task_add", &tasks);
     for agent in ["fox", "owl", "elk"] {
-        let got = server.call_as(&tokens[1], "task_claim", &json!({ "board": "b", "worker": agent }));
+        let got = server.call_as(&tokens[1], "task_claim", &json!({ "board": "b", "name": agent }));
         assert!(got["task"]["token"].is_string(), "{got}");
     }
 
