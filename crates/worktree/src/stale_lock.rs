@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use sprag_process::open_regular;
+
 use crate::{error::Kind, foreign_git, owner::is_file_at};
 
 /// The age from which a lock may be abandoned. Git holds these locks for a moment.
@@ -24,7 +26,7 @@ pub(crate) fn remove_if_abandoned(lock: &Path) -> bool {
     if !is_on_refs(lock) {
         return false;
     }
-    let Ok(file) = File::open(lock) else { return false };
+    let Ok(file) = open_regular(lock) else { return false };
     if file.try_lock().is_err() || !is_file_at(&file, lock) || !is_abandoned(&file) {
         return false;
     }
