@@ -87,9 +87,11 @@ impl Sandbox {
         token.trim().to_owned()
     }
 
-    /// Writes a file.
+    /// Writes a file, and creates the folders that it is in.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
+        let folder = path.parent().expect("a folder");
+        fs::create_dir_all(folder).expect("the sandbox takes folders");
         fs::write(&path, text).expect("the folder takes files");
         path
     }

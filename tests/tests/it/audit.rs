@@ -51,8 +51,9 @@ fn i01_a_day_of_five_users_and_three_agents_is_read_back_with_who_did_what() {
     server.request("DELETE", &format!("/v1/tokens/{made}")).token(&admin).send().expect(204);
     // A board of ada, over MCP; three agents claim its tasks.
     server.call_as(&tokens[0], "board_create", &json!({ "name": "b" }));
-    let tasks = json!({ "board": "b", "tasks": [{ "prompt": "1" }, { "prompt": "2" }, { "prompt": "3" }] });
-    server.call_as(&tokens[0], "task_add", &tasks);
+    let tasks = json!({ "board": "b", "tasks": [{ "text": "1" }, { "text": "2" }, { "text": "3" }] });
+    let added = server.call_as(&tokens[0], "task_add", &tasks);
+    assert_eq!(added["tasks"].as_array().map(Vec::len), Some(3), "{added}");
     for agent in ["fox", "owl", "elk"] {
         let got = server.call_as(&tokens[1], "task_claim", &json!({ "board": "b", "name": agent }));
         assert!(got["task"]["token"].is_string(), "{got}");
