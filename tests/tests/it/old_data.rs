@@ -40,7 +40,7 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
     let sandbox = Sandbox::new();
     let entries = unpack(&sandbox);
 
-    let runs = sandbox.json(["ls", "--json"]);
+    let runs = sandbox.json(["ls", "--boards", "--json"]);
     let runs: Vec<String> = runs
         .as_array()
         .expect("a list")
