@@ -456,7 +456,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AccountCommand,
     },
-    /// Show who did what: runs, answers, landings, tokens, webhooks, queues
+    /// Show who did what: runs, answers, landings, tokens, webhooks
     #[command(after_help = help_texts::AUDIT)]
     Audit(AuditArgs),
     /// Talk to the agents of steps that have ended: list, show, send, stop

@@ -100,7 +100,6 @@ struct InputView {
     /// The value of a run that does not set it.
     default: Option<Value>,
     /// The allowed values; empty if any value of the type is allowed.
-    #[schema(value_type = Vec<Object>)]
     allowed: Vec<Value>,
     /// A regular expression that the whole text must fit.
     pattern: Option<String>,
