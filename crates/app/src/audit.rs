@@ -102,7 +102,8 @@ impl AuditView {
 /// Whether an entry is an act of its own: a request of a person, a rule or an agent, or a landing, and not a consequence.
 fn is_act(entry: &JournalEntry) -> bool {
     let by_agent = || entry.by.as_deref().is_some_and(|by| by.starts_with("agent:"));
-    entry.actor == Actor::Person || entry.event == "run.created" || entry.actor == Actor::Worker && by_agent()
+    let is_claim = || entry.entity == "execution" && entry.actor == Actor::Worker && by_agent();
+    entry.actor == Actor::Person || entry.event == "run.created" || is_claim()
 }
 
 impl App {

@@ -459,7 +459,7 @@ pub(crate) enum Command {
     /// Show who did what: runs, answers, landings, tokens, webhooks
     #[command(after_help = help_texts::AUDIT)]
     Audit(AuditArgs),
-    /// Talk to the agents of steps that have ended: list, show, send, stop
+    /// Talk to the agents of steps that have ended
     #[command(after_help = help_texts::THREAD)]
     Thread {
         #[command(subcommand)]

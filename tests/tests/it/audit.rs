@@ -85,7 +85,7 @@ fn i01_a_day_of_five_users_and_three_agents_is_read_back_with_who_did_what() {
         let pair = ((*by).to_owned(), (*act).to_owned());
         assert!(seen.contains(&pair), "{pair:?} is missing in {seen:#?}");
     }
-    for agent in ["agent:fox", "agent:owl", "agent:elk"] {
+    for agent in ["agent:fox@bo", "agent:owl@bo", "agent:elk@bo"] {
         assert!(seen.iter().any(|(by, _)| by == agent), "{agent} is missing in {seen:#?}");
     }
     assert!(!seen.iter().any(|(by, _)| by == "not recorded"), "{seen:#?}");
