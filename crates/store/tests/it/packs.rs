@@ -231,7 +231,8 @@ const MANY: usize = 60_000;
 
 /// The statements that undo what the schemas after the packed journal added.
 const LATER_SCHEMAS_UNDONE: &str = "\
-    DROP INDEX executions_of_account; DROP TABLE accounts; DROP TABLE rules; DROP TABLE deliveries; \
+    DROP INDEX executions_of_account; DROP TABLE accounts; DROP TABLE rules; DROP TABLE deliveries; DROP TABLE acts; \
+    ALTER TABLE steps DROP COLUMN repeats; ALTER TABLE steps DROP COLUMN last_round; \
     ALTER TABLE executions DROP COLUMN account; ALTER TABLE executions DROP COLUMN account_generation; \
     ALTER TABLE executions DROP COLUMN limited_since_ms; ALTER TABLE executions DROP COLUMN limited_ms; \
     ALTER TABLE executions DROP COLUMN thread; ALTER TABLE threads DROP COLUMN holder_run; \

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, RunId, Word};
 use sprag_store::testing::{Backend, Column, RawStore, Section, Table, Type, tables};
 use sprag_store::{
-    AccountRow, BoardRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow,
-    NoteRow, OutboxRow, QueueRow, Refusal, Result, Row, RuleRow, RunRow, StepRow, Store, ThreadRow, TimerRow,
-    TokenRow, WorkerRow,
+    AccountRow, ActRow, BoardRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow,
+    HookRow, NoteRow, OutboxRow, QueueRow, Refusal, Result, Row, RuleRow, RunRow, StepRow, Store, ThreadRow,
+    TimerRow, TokenRow, WorkerRow,
 };
 
 /// The number of each key in all samples.
@@ -59,8 +59,19 @@ impl Debug for AnyRow {
 }
 
 /// The columns with JSON texts, which are checked whenever they are read.
-pub const JSON: [&str; 10] =
-    ["details", "context", "payload", "filter", "definition", "body", "chain", "inputs", "result", "answer"];
+pub const JSON: [&str; 11] = [
+    "details",
+    "context",
+    "payload",
+    "filter",
+    "definition",
+    "body",
+    "chain",
+    "watched",
+    "inputs",
+    "result",
+    "answer",
+];
 
 /// A kind of row.
 pub struct Kind {
@@ -253,6 +264,7 @@ pub fn each_kind(mut test: impl FnMut(&Kind)) {
             |db| db.notes(RunId::from_i64(RUN), None, 0, 10)?.pop().map(|row| NoteRow { id: 0, ..row }),
             |db, row| db.put_note(row).map(drop)),
         without_status!(TokenRow, "token", "tokens"; |db| db.tokens()?.pop(), |db, row| db.put_token(row)),
+        without_status!(ActRow, "act", "acts"; |db| db.acts(i64::MAX, 10)?.pop(), |db, row| db.put_act(row)),
         without_status!(HookRow, "hook", "hooks"; |db| db.hooks()?.pop(), |db, row| db.put_hook(row)),
     ];
     kinds.iter().for_each(&mut test);
