@@ -117,7 +117,7 @@ impl App {
         };
         let mut acts = reader.acts;
         if filter.run.is_none() {
-            let administration = self.store.queries().acts(i64::MAX, MOST_AUDITED)?;
+            let administration = self.store.queries().acts(MOST_AUDITED)?;
             let views = administration.into_iter().map(AuditView::of_administration);
             acts.extend(views.filter(|act| filter.wants(act)));
         }

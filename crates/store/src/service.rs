@@ -171,8 +171,8 @@ pub trait ServiceTables {
 
     /// Stores an act of administration.
     fn put_act(&mut self, act: &ActRow) -> Result<()>;
-    /// Returns the newest acts of before this time (wall clock), newest first.
-    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>>;
+    /// Returns the newest acts, newest first.
+    fn acts(&mut self, limit: usize) -> Result<Vec<ActRow>>;
 
     /// Stores a new hook.
     fn put_hook(&mut self, hook: &HookRow) -> Result<()>;

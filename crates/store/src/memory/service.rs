@@ -54,9 +54,8 @@ impl ServiceTables for MemoryTx<'_> {
         Ok(())
     }
 
-    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
-        let mut acts: Vec<ActRow> =
-            self.tables.service.acts.iter().filter(|act| act.at_ms < before_ms).cloned().collect();
+    fn acts(&mut self, limit: usize) -> Result<Vec<ActRow>> {
+        let mut acts = self.tables.service.acts.clone();
         acts.sort_by_key(|act| std::cmp::Reverse((act.at_ms, act.id)));
         acts.truncate(limit);
         Ok(acts)

@@ -49,9 +49,8 @@ impl ServiceTables for Tx<'_> {
         Ok(())
     }
 
-    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
-        let newest = "WHERE at_ms < $1 ORDER BY at_ms DESC, id DESC LIMIT $2";
-        self.rows(newest, vec![before_ms.into(), (limit as i64).into()])
+    fn acts(&mut self, limit: usize) -> Result<Vec<ActRow>> {
+        self.rows("ORDER BY at_ms DESC, id DESC LIMIT $1", vec![(limit as i64).into()])
     }
 
     fn put_hook(&mut self, hook: &HookRow) -> Result<()> {

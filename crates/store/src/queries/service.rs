@@ -89,9 +89,9 @@ impl Queries<'_> {
         self.look(|db| db.tokens())
     }
 
-    /// Returns the newest acts of administration of before this time (wall clock), newest first.
-    pub fn acts(self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
-        self.look(|db| db.acts(before_ms, limit))
+    /// Returns the newest acts of administration, newest first.
+    pub fn acts(self, limit: usize) -> Result<Vec<ActRow>> {
+        self.look(|db| db.acts(limit))
     }
 
     /// Returns the token with this hash.

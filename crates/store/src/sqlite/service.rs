@@ -29,9 +29,8 @@ impl ServiceTables for SqliteTx<'_> {
         self.put(act)
     }
 
-    fn acts(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
-        let newest = "WHERE at_ms < ?1 ORDER BY at_ms DESC, id DESC LIMIT ?2";
-        self.rows(newest, params![before_ms, limit as i64])
+    fn acts(&mut self, limit: usize) -> Result<Vec<ActRow>> {
+        self.rows("ORDER BY at_ms DESC, id DESC LIMIT ?1", params![limit as i64])
     }
 
     fn put_hook(&mut self, hook: &HookRow) -> Result<()> {
