@@ -36,7 +36,7 @@ pub(crate) fn remove_if_abandoned(lock: &Path) -> bool {
     }
     let removed = fs::remove_file(lock).is_ok();
     if removed {
-        tracing::warn!(path = %lock.display(), "removed a lock file that a killed git left behind");
+        tracing::warn!(run = "", path = %lock.display(), "removed a lock file that a killed git left behind");
     }
     removed
 }

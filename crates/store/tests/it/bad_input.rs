@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::check::check;
 use crate::common::child::{self, Part};
@@ -120,6 +120,20 @@ impl Disk {
     fn free(&self) {
         std::fs::remove_file(self.ballast()).unwrap();
     }
+
+    /// Deletes everything, and waits until the last store has closed its files: until then they take up space.
+    fn clear(&self) {
+        let _ = std::fs::remove_dir_all(self.data());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let is_in_use = || {
+            let stat = rustix::fs::statvfs(self.0.path()).unwrap();
+            stat.f_bavail + 8 < stat.f_blocks
+        };
+        while is_in_use() {
+            assert!(Instant::now() < deadline, "the last store keeps its files open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Drop for Disk {
@@ -182,7 +196,7 @@ fn a_full_disk_stops_writes_at_any_moment_and_loses_nothing() {
     let data = disk.data();
     let file = data.join(FILE_NAME);
     for free_kib in (0..400).step_by(4) {
-        let _ = std::fs::remove_dir_all(&data);
+        disk.clear();
         let store = Store::open(&data).unwrap();
         runtime().block_on(async {
             disk.fill_up_to(free_kib);
@@ -208,7 +222,7 @@ fn a_disk_that_is_full_while_opening_leaves_a_file_that_opens_later() {
     let Some(disk) = Disk::mount("2m") else { return };
     let (data, mut failed) = (disk.data(), 0);
     for free_kib in (0..240).step_by(4) {
-        let _ = std::fs::remove_dir_all(&data);
+        disk.clear();
         disk.fill_up_to(free_kib);
         if let Err(error) = Store::open(&data) {
             expect_full(&error, &data);
