@@ -1,7 +1,13 @@
 //! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
-use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Positive, Scalar, Table, Text};
+mod agents;
+mod triggers;
+
+use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
 use crate::form::{Key, Record, Rule, Support, Word};
+
+pub(crate) use agents::AGENT;
+pub(crate) use triggers::TRIGGER;
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
     Key { name, form, support: Support::Supported, required: false, about }
@@ -40,10 +46,10 @@ pub(crate) static ALL: &[&Record] = &[
     &INPUT,
     &TASK,
     &AGENT,
-    &AGENT_OUTPUT,
-    &ON_LIMIT,
-    &SESSION,
-    &BUDGET,
+    &agents::AGENT_OUTPUT,
+    &agents::ON_LIMIT,
+    &agents::SESSION,
+    &agents::BUDGET,
     &GATE,
     &CHOICE,
     &WAIT,
@@ -51,13 +57,13 @@ pub(crate) static ALL: &[&Record] = &[
     &CHECK,
     &OUTPUT,
     &TRIGGER,
-    &SCHEDULE,
-    &MISSED,
-    &WEBHOOK,
-    &DEBOUNCE,
-    &RATE,
-    &ENDED_RUN,
-    &GIT,
+    &triggers::SCHEDULE,
+    &triggers::MISSED,
+    &triggers::WEBHOOK,
+    &triggers::DEBOUNCE,
+    &triggers::RATE,
+    &triggers::ENDED_RUN,
+    &triggers::GIT,
 ];
 
 /// The whole file.
@@ -287,71 +293,6 @@ pub(crate) static TASK: Record = Record {
     ],
 };
 
-/// A turn of a coding agent: exactly one of `prompt` and `prompt_file`.
-#[rustfmt::skip]
-pub(crate) static AGENT: Record = Record {
-    what: "`agent`",
-    keys: &[
-        required("use",    Text(Rule::Name),   "The agent: `claude`, `codex`, `gemini`, `opencode`, `qwen`, `fake`, or a name in agents.toml."),
-        key("model",       Text(Rule::Filled), "The model; by default the agent's own choice."),
-        key("prompt",      Text(Rule::Filled), "The work to do, a template; the failure of the last attempt is added to it."),
-        key("prompt_file", Text(Rule::Filled), "A file with the prompt, relative to this one; it is read when the pipeline is loaded."),
-        key("system",      Text(Rule::Filled), "A text that is added to the agent's system prompt, a template."),
-        key("session",     Either(&[Form::Word(&[word("new")]), Form::Record(&SESSION)]),
-                                               "The session: `new` for one of its own, which all attempts continue, or that of an earlier step."),
-        key("permissions", Form::Word(&[word("auto"), word("read_only"), word("ask")]),
-                                               "The rights of the agent: `auto` allows everything, `read_only` no changes, `ask` asks a person about each tool; required outside a worktree, where there is no default."),
-        key("answer_within", TIMEOUT,          "The longest wait for a person's answer with `permissions: ask`; a day by default. Then the step fails."),
-        key("park_after",  TIMEOUT,            "The wait after which an agent that asks is stopped until there is an answer; 10 minutes by default."),
-        key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
-        key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
-        key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
-        planned("mcp",      "The MCP servers that the agent gets."),
-        key("on_limit",    Either(&[Form::Word(&[word("wait"), word("fail")]), Form::Record(&ON_LIMIT)]),
-                                               "The reaction to a usage limit of the account: `wait` for its reset, which is the default, at most for a time, or `fail` at once."),
-    ],
-};
-
-/// The reaction to a usage limit.
-#[rustfmt::skip]
-pub(crate) static ON_LIMIT: Record = Record {
-    what: "`on_limit`",
-    keys: &[
-        required("wait", TIMEOUT, "The longest wait for the reset; then the step fails."),
-        planned("fallback", "Other agents that take over."),
-    ],
-};
-
-/// The structured output of an agent.
-#[rustfmt::skip]
-pub(crate) static AGENT_OUTPUT: Record = Record {
-    what: "`output`",
-    keys: &[
-        required("schema", Any, "The JSON schema of the output."),
-    ],
-};
-
-/// The session of an earlier step.
-#[rustfmt::skip]
-pub(crate) static SESSION: Record = Record {
-    what: "`session`",
-    keys: &[
-        required("continue", Text(Rule::Id), "The agent step whose session this one continues."),
-    ],
-};
-
-/// Limits for all attempts of an agent step.
-#[rustfmt::skip]
-pub(crate) static BUDGET: Record = Record {
-    what: "`budget`",
-    keys: &[
-        key("turns",  Integer(1, 1_000_000),         "The most tool calls."),
-        key("tokens", Integer(1, 1_000_000_000_000), "The most tokens, input and output together, as the agent reports them."),
-        key("usd",    Positive(1_000_000.0),         "The most US dollars, as the agent computes them."),
-        planned("on_over", "The reaction to a spent budget; the step fails."),
-    ],
-};
-
 /// A question to a person.
 #[rustfmt::skip]
 pub(crate) static GATE: Record = Record {
@@ -533,119 +474,6 @@ pub(crate) static INPUT: Record = Record {
     ],
 };
 
-/// A rule that starts runs: exactly one source of events.
-#[rustfmt::skip]
-pub(crate) static TRIGGER: Record = Record {
-    what: "a rule",
-    keys: &[
-        required("id",  Text(Rule::Id),                 "The rule's id, unique in the pipeline."),
-        key("schedule", Either(&[Form::Record(&SCHEDULE), List(&Form::Record(&SCHEDULE), 1)]),
-                                                        "The times at which runs start; a list means all of them."),
-        key("run",      Form::Record(&ENDED_RUN),       "The ends of other runs."),
-        key("git",      Form::Record(&GIT),             "The moves of git refs."),
-        key("when",     Text(Rule::Filled),             "An expression over the event; no run starts if it is false."),
-        key("inputs",   Table(Rule::Identifier, &Any),  "The inputs of the run, templates over the event."),
-        key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
-        key("overlap",  Form::Word(&[word("skip"), word("queue"), word("cancel_older"), word("allow")]),
-                                                        "The treatment of an earlier run of this rule that has not ended; `skip` by default."),
-        key("webhook",  Form::Record(&WEBHOOK),         "Signed requests from outside, at `/in/PIPELINE/RULE` of a server."),
-        key("debounce", Form::Record(&DEBOUNCE),        "A window in which several events become one run, with the last of them."),
-        key("rate",     Form::Record(&RATE),            "A limit on the runs of the rule in a time."),
-    ],
-};
-
-/// Times at which runs start: exactly one of `cron`, `every` and `at`.
-#[rustfmt::skip]
-pub(crate) static SCHEDULE: Record = Record {
-    what: "`schedule`",
-    keys: &[
-        key("cron",   Text(Rule::Filled),            "Five fields: minute, hour, day of the month, month, day of the week."),
-        key("every",  TIMEOUT,                       "A duration of at least a second; ticks are its multiples since 1970."),
-        key("at",     Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
-                                                     "A time such as 2030-01-31T08:00:00Z, or a list of times."),
-        key("zone",   Text(Rule::Filled),            "The time zone of `cron` and `except`; UTC by default."),
-        key("except", List(&Text(Rule::Filled), 1),  "Days such as 2030-12-24 on which it does not fire."),
-        key("jitter", TIMEOUT,                       "The longest delay of a tick; the same on every server."),
-    ],
-};
-
-/// Signed requests from outside.
-#[rustfmt::skip]
-pub(crate) static WEBHOOK: Record = Record {
-    what: "`webhook`",
-    keys: &[
-        required("kind",    Form::Word(&[word("github"), word("gitlab"), word("stripe"), word("slack"), word("standard"), word("generic")]),
-                                                            "The sender, which decides how requests are signed; `generic` is an HMAC-SHA256 of the body in `x-signature-256`."),
-        required("secrets", List(&Text(Rule::Variable), 1), "Variables of the server that hold secrets; a request signed with any of them is taken."),
-        key("key",          Text(Rule::Filled),             "A template over the event: requests with the same key are taken once; the body's hash by default."),
-        key("max_body",     Integer(1, 5 << 20),            "The most bytes of a body; 1048576 by default."),
-    ],
-};
-
-/// A window in which several events become one run.
-#[rustfmt::skip]
-pub(crate) static DEBOUNCE: Record = Record {
-    what: "`debounce`",
-    keys: &[
-        required("for", TIMEOUT,            "The time without a further event after which the run starts."),
-        key("at_most",  TIMEOUT,            "The longest time after the first event; ten times `for` by default."),
-        key("key",      Text(Rule::Filled), "A template over the event: each value has its own window; one for all by default."),
-    ],
-};
-
-/// A limit on the runs of a rule in a time.
-#[rustfmt::skip]
-pub(crate) static RATE: Record = Record {
-    what: "`rate`",
-    keys: &[
-        required("limit", Integer(1, 1_000_000), "The most runs in the time."),
-        required("per",   TIMEOUT,               "The time."),
-        key("over",       Form::Word(&[word("hold"), word("skip")]), "Whether an event beyond the limit waits or is skipped; `hold` by default."),
-    ],
-};
-
-/// The ends of other runs.
-#[rustfmt::skip]
-pub(crate) static ENDED_RUN: Record = Record {
-    what: "`run` of a rule",
-    keys: &[
-        required("pipeline", Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
-                                                       "The name of the run's pipeline, a pattern such as `build-*`, or a list of both."),
-        key("ended",  List(&Form::Word(&[word("completed"), word("failed"), word("cancelled")]), 1),
-                                                       "The statuses with which the run has to end; any by default."),
-        key("labels", Table(Rule::Name, &Scalar),      "Labels that the run has to have."),
-    ],
-};
-
-/// The moves of git refs.
-#[rustfmt::skip]
-pub(crate) static GIT: Record = Record {
-    what: "`git`",
-    keys: &[
-        required("refs",   Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
-                                               "Full names of refs, or patterns such as `refs/heads/release-*`; `**` also fits slashes."),
-        key("repository",  Text(Rule::Filled), "A path, the name of a remote, or an address; the repository of the rule's folder by default."),
-        key("every",       TIMEOUT,            "The pause between two looks, at least a second; 1m by default."),
-        key("paths",       Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
-                                               "Patterns such as `src/**`: a move that changes none of these paths is skipped."),
-        key("told_by",     Form::Word(&[word("github"), word("gitlab"), word("standard"), word("generic")]),
-                                               "The sender of signed requests, at `/in/PIPELINE/RULE` of a server, that make the next look due at once."),
-        key("secrets",     List(&Text(Rule::Variable), 1), "Variables of the server that hold the secrets of these requests."),
-        key("created",     Boolean,            "Whether a ref that appears later starts a run too; otherwise its first sight only records it."),
-    ],
-};
-
-/// Ticks while no process watched.
-#[rustfmt::skip]
-pub(crate) static MISSED: Record = Record {
-    what: "`missed`",
-    keys: &[
-        key("run",    Form::Word(&[word("none"), word("latest"), word("all")]),
-                                "The missed ticks that start a run: none, the latest one, or all (at most 100, oldest first); `latest` by default."),
-        key("within", TIMEOUT,  "The age beyond which a missed tick starts nothing; 1d by default."),
-    ],
-};
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -747,7 +575,7 @@ mod tests {
             refused(&format!("{rule}steps: [{{id: a, run: x}}]\n"), (4, 5), key.name);
         }
         // Their planned keys are refused by a test of their own.
-        let elsewhere = [&TRIGGER, &AGENT, &BUDGET, &ON_LIMIT].map(|record| record.what);
+        let elsewhere = [&TRIGGER, &AGENT, &agents::BUDGET, &agents::ON_LIMIT].map(|record| record.what);
         let others = ALL.iter().skip(2).filter(|record| !elsewhere.contains(&record.what));
         assert_eq!(others.map(|record| planned(record).count()).sum::<usize>(), 0);
     }

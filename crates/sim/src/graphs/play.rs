@@ -13,6 +13,7 @@ use sprag_store::{
     RunRow, StepRow, TimerRow, mix,
 };
 
+use super::compare::compare;
 use super::generate::Graph;
 use super::reference::{self, Prior};
 use super::script::{Chance, Fault, Script, WaitsFor, signal_name};
@@ -75,7 +76,7 @@ pub fn play(graph: &Graph, seed: u64, disturbances: Disturbances) -> std::result
         let cancelled = player.epoch()?;
         let run = player.root_row();
         let expected = reference::expect(&graph.plan, &graph.scripts, run.epoch, prior.as_ref());
-        reference::compare(&player.tables, &run, &graph.plan, &graph.scripts, &expected, cancelled)
+        compare(&player.tables, &run, &graph.plan, &graph.scripts, &expected, cancelled)
             .map_err(|seen| format!("in epoch {}: {seen}", run.epoch))?;
         player.check_released()?;
         if round < disturbances.restarts {
