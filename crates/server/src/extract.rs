@@ -9,6 +9,8 @@ use sprag_lifecycle::RunId;
 
 use crate::access::Caller;
 use crate::bodies::ReadBody;
+use utoipa::IntoParams;
+
 use crate::problem::Problem;
 use crate::state::ServerState;
 
@@ -165,16 +167,28 @@ path_parts! {
     TokenPath = "token",
 }
 
-/// The full name of the rule that the path names: `PIPELINE/RULE`.
-pub struct RulePath(pub String);
+/// The rule that a path names.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct RulePath {
+    /// The name of the pipeline
+    pipeline: String,
+    /// The id of its rule
+    rule: String,
+}
+
+impl RulePath {
+    /// Returns the rule's full name: `PIPELINE/RULE`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.pipeline, self.rule)
+    }
+}
 
 impl FromRequestParts<ServerState> for RulePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
-        let pipeline = part(parts, app, "pipeline").await?;
-        let rule = part(parts, app, "rule").await?;
-        Ok(RulePath(format!("{pipeline}/{rule}")))
+        Ok(RulePath { pipeline: part(parts, app, "pipeline").await?, rule: part(parts, app, "rule").await? })
     }
 }
 

@@ -67,18 +67,14 @@ struct TakenRequest {
         (status = 503, description = "Problem: the rule, a secret or the store is not available: repeat the request"),
     )
 )]
-async fn take(
-    State(app): State<ServerState>,
-    RulePath(rule): RulePath,
-    request: Request,
-) -> Answer<Response> {
+async fn take(State(app): State<ServerState>, path: RulePath, request: Request) -> Answer<Response> {
     let origin = request.extensions().get::<Peer>().map(|peer| origin_of(peer.0.ip()));
     let now_ms = app.core().now().steady_ms;
     // Senders behind a proxy of this machine share its address, which says nothing about how much each sends.
     if let Some(origin) = origin.filter(|ip| !ip.is_loopback() || app.options().rate_limit.is_some()) {
         app.sender_rate().take(Whose::Peer(origin), now_ms).map_err(Problem::too_many)?;
     }
-    let endpoint = app.blocking(move |app| Ok(app.core().endpoint(&rule)?)).await?;
+    let endpoint = app.blocking(move |app| Ok(app.core().endpoint(&path.name())?)).await?;
     if announced_too_long(request.headers(), endpoint.max_body()) {
         return Err(Problem::body_too_large(endpoint.max_body()));
     }

@@ -70,25 +70,20 @@ struct Shown {
 /// Show a rule with its next ticks and its last decisions
 #[utoipa::path(
     get, path = "/v1/rules/{pipeline}/{rule}", tag = "rules",
-    params(
-        ("pipeline" = String, Path, description = "The name of the pipeline"),
-        ("rule" = String, Path, description = "The id of its rule"),
-        Shown,
-    ),
+    params(RulePath, Shown),
     responses((status = 200, body = RuleView), (status = 404, description = "Problem: there is no such rule"))
 )]
 async fn show(
     _: MayRead,
     State(app): State<ServerState>,
-    RulePath(rule): RulePath,
+    path: RulePath,
     Query(wanted): Query<Shown>,
 ) -> Answer<Json<RuleView>> {
-    let ticks = wanted.next.unwrap_or(3).min(MOST_TICKS);
-    view(&app, rule, ticks).await
+    view(&app, path, wanted.next.unwrap_or(3).min(MOST_TICKS)).await
 }
 
-async fn view(app: &ServerState, rule: String, ticks: usize) -> Answer<Json<RuleView>> {
-    Ok(Json(app.blocking(move |app| Ok(app.core().rule_view(&rule, ticks)?)).await?))
+async fn view(app: &ServerState, path: RulePath, ticks: usize) -> Answer<Json<RuleView>> {
+    Ok(Json(app.blocking(move |app| Ok(app.core().rule_view(&path.name(), ticks)?)).await?))
 }
 
 /// A request to pause a rule.
@@ -103,10 +98,7 @@ struct Pause {
 /// Pause a rule: from now on its events start nothing
 #[utoipa::path(
     post, path = "/v1/rules/{pipeline}/{rule}/pause", tag = "rules", request_body = Option<Pause>,
-    params(
-        ("pipeline" = String, Path, description = "The name of the pipeline"),
-        ("rule" = String, Path, description = "The id of its rule"),
-    ),
+    params(RulePath),
     responses(
         (status = 200, body = RuleView),
         (status = 404, description = "Problem: there is no such rule"),
@@ -116,11 +108,11 @@ struct Pause {
 async fn pause(
     _: MayRun,
     State(app): State<ServerState>,
-    RulePath(rule): RulePath,
+    path: RulePath,
     OptionalJson(wanted): OptionalJson<Pause>,
 ) -> Answer<Json<RuleView>> {
-    app.core().pause_rule(&rule, wanted.reason.as_deref()).await?;
-    view(&app, rule, 1).await
+    app.core().pause_rule(&path.name(), wanted.reason.as_deref()).await?;
+    view(&app, path, 1).await
 }
 
 /// A request to resume a rule.
@@ -135,10 +127,7 @@ struct Resume {
 /// Resume a paused rule, or mend a broken one
 #[utoipa::path(
     post, path = "/v1/rules/{pipeline}/{rule}/resume", tag = "rules", request_body = Option<Resume>,
-    params(
-        ("pipeline" = String, Path, description = "The name of the pipeline"),
-        ("rule" = String, Path, description = "The id of its rule"),
-    ),
+    params(RulePath),
     responses(
         (status = 200, body = RuleView),
         (status = 404, description = "Problem: there is no such rule"),
@@ -148,11 +137,11 @@ struct Resume {
 async fn resume(
     _: MayRun,
     State(app): State<ServerState>,
-    RulePath(rule): RulePath,
+    path: RulePath,
     OptionalJson(wanted): OptionalJson<Resume>,
 ) -> Answer<Json<RuleView>> {
-    app.core().resume_rule(&rule, wanted.missed).await?;
-    view(&app, rule, 1).await
+    app.core().resume_rule(&path.name(), wanted.missed).await?;
+    view(&app, path, 1).await
 }
 
 /// A request to fire a rule.
@@ -166,10 +155,7 @@ struct Fire {
 /// Fire a rule by hand: its next tick stays as it is
 #[utoipa::path(
     post, path = "/v1/rules/{pipeline}/{rule}/fire", tag = "rules", request_body = Option<Fire>,
-    params(
-        ("pipeline" = String, Path, description = "The name of the pipeline"),
-        ("rule" = String, Path, description = "The id of its rule"),
-    ),
+    params(RulePath),
     responses(
         (status = 200, body = DecisionView, description = "The decision: a run, or a reason for none"),
         (status = 404, description = "Problem: there is no such rule"),
@@ -180,10 +166,10 @@ struct Fire {
 async fn fire(
     _: MayRun,
     State(app): State<ServerState>,
-    RulePath(rule): RulePath,
+    path: RulePath,
     OptionalJson(wanted): OptionalJson<Fire>,
 ) -> Answer<Json<DecisionView>> {
-    let (event, decision) = app.core().fire_rule(&rule, wanted.event.as_ref()).await?;
+    let (event, decision) = app.core().fire_rule(&path.name(), wanted.event.as_ref()).await?;
     Ok(Json(DecisionView::of(&decision, &event)))
 }
 
@@ -202,10 +188,7 @@ struct Test {
 /// Tell what an event would start; writes nothing
 #[utoipa::path(
     post, path = "/v1/rules/{pipeline}/{rule}/test", tag = "rules", request_body = Option<Test>,
-    params(
-        ("pipeline" = String, Path, description = "The name of the pipeline"),
-        ("rule" = String, Path, description = "The id of its rule"),
-    ),
+    params(RulePath),
     responses(
         (status = 200, body = TestView),
         (status = 404, description = "Problem: there is no such rule or event"),
@@ -215,12 +198,12 @@ struct Test {
 async fn test(
     _: MayRun,
     State(app): State<ServerState>,
-    RulePath(rule): RulePath,
+    path: RulePath,
     OptionalJson(wanted): OptionalJson<Test>,
 ) -> Answer<Json<TestView>> {
     let tested = app
         .blocking(move |app| {
-            let core = app.core();
+            let (core, rule) = (app.core(), path.name());
             Ok(match (wanted.at, wanted.recorded, wanted.event) {
                 (None, None, Some(event)) => core.test_given(&rule, &event)?,
                 (None, Some(event), None) => core.test_event(&rule, IdPath(event).number()?)?,
