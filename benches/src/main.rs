@@ -30,6 +30,7 @@ mod retention;
 mod serve;
 mod store;
 mod triggers;
+mod webhooks;
 mod worktrees;
 
 use std::path::PathBuf;

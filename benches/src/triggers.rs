@@ -3,6 +3,7 @@
 //!
 //! One rule is applied as a person would; the others are copies of its row.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,12 +14,13 @@ use tempfile::TempDir;
 
 use crate::board::{Board, Key, Target, key, percentile};
 use crate::clock::Stopwatch;
+use crate::webhooks::webhooks;
 use crate::{Effort, Result, files, floors};
 
 /// The number of servers that share a burst.
 const SERVERS: usize = 4;
 /// The longest wait for a burst, or for the ticks of one rule.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// The unit of `/proc/PID/stat`: Linux counts time of processors in hundredths of a second for programs.
 const TICKS_PER_SECOND: u64 = 100;
 /// The pause between two looks at the database.
@@ -31,6 +33,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
         idle(&mut board, effort.pick(10_000, 1_000)).await?;
         burst(&mut board, effort.pick(10_000, 500)).await?;
         explain(&mut board, effort.pick(1_000_000, 20_000)).await?;
+        webhooks(&mut board, effort.pick(10_000, 500)).await?;
     }
     let ours = key("due to run p99", "file", 1, "ms");
     board.ratio("p99 of the allowed time", &ours, &allowed(), Some(Target::AtMost(1.0)));
@@ -47,7 +50,7 @@ fn allowed() -> Key {
 }
 
 /// A store with one rule, and a connection to look into it.
-struct Scene {
+pub(crate) struct Scene {
     folder: TempDir,
     app: App,
     look: Connection,
@@ -55,17 +58,25 @@ struct Scene {
 
 impl Scene {
     async fn with_rule(schedule: &str) -> Result<Scene> {
+        Scene::with_source(&format!("schedule: {{ {schedule} }}")).await
+    }
+
+    pub(crate) async fn with_source(source: &str) -> Result<Scene> {
         let folder = files::scratch()?;
         let data = folder.path().join("data");
         let app = App::open(&data)?;
         let text = format!(
-            "name: p\non:\n  - id: r\n    schedule: {{ {schedule} }}\n    overlap: allow\nsteps:\n  - id: a\n    run: 'true'\n"
+            "name: p\non:\n  - id: r\n    {source}\n    overlap: allow\nsteps:\n  - id: a\n    run: 'true'\n"
         );
         let pipeline = sprag_app::parse("p.yaml", &text)?;
         app.apply_rules(&pipeline, "p.yaml", folder.path(), false).await?;
         let look = Connection::open(data.join("sprag.db"))?;
         look.busy_timeout(Duration::from_secs(30))?;
         Ok(Scene { folder, app, look })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn data(&self) -> std::path::PathBuf {
@@ -101,12 +112,12 @@ impl Scene {
         Ok(names)
     }
 
-    fn number(&self, sql: &str) -> Result<i64> {
+    pub(crate) fn number(&self, sql: &str) -> Result<i64> {
         Ok(self.look.query_row(sql, [], |row| row.get(0))?)
     }
 
     /// Waits until a number in the database is at least this.
-    async fn until(&self, sql: &str, least: i64) -> Result<()> {
+    pub(crate) async fn until(&self, sql: &str, least: i64) -> Result<()> {
         let watch = Stopwatch::start();
         while self.number(sql)? < least {
             if watch.elapsed() > PATIENCE {
@@ -118,15 +129,21 @@ impl Scene {
     }
 
     fn server(&self) -> Result<Server> {
+        self.server_at(([127, 0, 0, 1], 0).into(), &[])
+    }
+
+    /// Starts a server at this address, with these variables.
+    pub(crate) fn server_at(&self, addr: SocketAddr, variables: &[(&str, &str)]) -> Result<Server> {
         let program = std::env::current_exe()?.with_file_name("sprag");
         let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--no-worker"]).env("SPRAG_DATA", self.data());
+        command.args(["serve", "--listen", &addr.to_string(), "--no-worker"]).env("SPRAG_DATA", self.data());
+        command.envs(variables.iter().copied());
         Ok(Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 }
 
 /// A server, killed when it is dropped.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -263,7 +280,7 @@ async fn explain(board: &mut Board, events: usize) -> Result<()> {
 
 /// Waits while servers work.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures what happens in a time")]
-async fn pause(time: Duration) {
+pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 

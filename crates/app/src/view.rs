@@ -191,6 +191,12 @@ views! {
         /// The part of its last attempt's log that has not arrived.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub log_missing: Option<MissingLog>,
+        /// The time of the start of its first attempt; absent before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub started_at: Option<String>,
+        /// The time of its end; absent before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ended_at: Option<String>,
     }
 
     /// The state of a fan-out's items.
@@ -491,6 +497,8 @@ impl StepView {
             }),
             child,
             log_missing: None,
+            started_at: step.started_ms.map(rfc3339),
+            ended_at: step.ended_ms.map(rfc3339),
         }
     }
 }

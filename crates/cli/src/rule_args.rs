@@ -92,6 +92,9 @@ Examples:
         /// The last time
         #[arg(long, value_name = "TIME")]
         to: String,
+        /// Decide ticks again that the rule has taken before
+        #[arg(long)]
+        again: bool,
     },
     /// Fire what is due, run it, and exit: for cron or systemd, without a server
     #[command(after_help = "\

@@ -29,6 +29,9 @@ pub(crate) struct Serve {
     /// The folder whose .sprag/pipelines can be named, and in which runs work
     #[arg(long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
+    /// Apply the rules of the project's pipelines at the start
+    #[arg(long, requires = "project")]
+    pub(crate) apply_rules: bool,
     /// Show the dashboard in a browser, signed in
     #[arg(long)]
     pub(crate) open: bool,

@@ -301,6 +301,37 @@ pub(crate) struct OneRule {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct ApplyRules {
+    /// The pipeline file with the rules, below the project folder.
+    #[serde(default)]
+    pub(crate) file: Option<String>,
+    /// The pipeline itself, in YAML, instead of a file.
+    #[serde(default)]
+    pub(crate) yaml: Option<String>,
+    /// The folder in which the runs work, below the project folder; the project folder by default.
+    #[serde(default)]
+    pub(crate) dir: Option<String>,
+    /// Whether only to tell what would happen.
+    #[serde(default)]
+    pub(crate) dry: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackfillRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The first time, such as 2030-01-31T08:00:00Z.
+    pub(crate) from: String,
+    /// The last time.
+    pub(crate) to: String,
+    /// Whether ticks that the rule has taken before are decided again.
+    #[serde(default)]
+    pub(crate) again: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct PauseRule {
     /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
     pub(crate) rule: String,

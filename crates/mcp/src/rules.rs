@@ -1,14 +1,15 @@
 //! The tools for rules and the events that reached them.
 
 use serde_json::json;
-use sprag_app::rules::{DecisionView, TestView};
+use sprag_app::rules::{Backfill, DecisionView, TestView};
 
 use crate::Agents;
 use crate::params::{
-    FireRule, ListDeliveries, Nothing, OneDelivery, OneRule, PauseRule, ResumeRule, TestRule,
+    ApplyRules, BackfillRule, FireRule, ListDeliveries, Nothing, OneDelivery, OneRule, PauseRule, ResumeRule,
+    TestRule,
 };
 use crate::tool_error::ToolError;
-use crate::tools::Done;
+use crate::tools::{Done, pipeline_of};
 
 pub(crate) async fn rule_list(agents: &Agents, _: Nothing) -> Done {
     Ok(json!({ "rules": agents.app.rule_views(false)? }))
@@ -16,6 +17,29 @@ pub(crate) async fn rule_list(agents: &Agents, _: Nothing) -> Done {
 
 pub(crate) async fn rule_show(agents: &Agents, given: OneRule) -> Done {
     Ok(json!(agents.app.rule_view(&given.rule, 3)?))
+}
+
+pub(crate) async fn rule_explain(agents: &Agents, given: OneRule) -> Done {
+    Ok(json!(agents.app.explain_rule(&given.rule)?))
+}
+
+pub(crate) async fn rule_apply(agents: &Agents, given: ApplyRules) -> Done {
+    let (dir, pipeline) =
+        pipeline_of(agents, given.dir.as_deref(), given.file.as_deref(), given.yaml.as_deref())?;
+    let shown = given.file.map_or_else(|| "a call".to_owned(), |file| dir.join(file).display().to_string());
+    let rules = agents.app.apply_rules(&pipeline, &shown, &dir, given.dry).await?;
+    Ok(json!({ "dry": given.dry, "rules": rules }))
+}
+
+pub(crate) async fn rule_remove(agents: &Agents, given: OneRule) -> Done {
+    let rule = agents.app.retire_rule(&given.rule).await?;
+    Ok(json!(agents.app.rule_view(&rule.name, 0)?))
+}
+
+pub(crate) async fn rule_backfill(agents: &Agents, given: BackfillRule) -> Done {
+    let (from_ms, to_ms) = (time(&given.from)?, time(&given.to)?);
+    let wanted = Backfill { from_ms, to_ms, again: given.again };
+    Ok(json!(agents.app.backfill_rule(&given.rule, wanted).await?))
 }
 
 pub(crate) async fn rule_pause(agents: &Agents, given: PauseRule) -> Done {
@@ -38,11 +62,7 @@ pub(crate) async fn rule_test(agents: &Agents, given: TestRule) -> Done {
     let tested = match (given.at, given.recorded, given.event) {
         (None, None, Some(event)) => agents.app.test_given(&given.rule, &event)?,
         (None, Some(event), None) => agents.app.test_event(&given.rule, number(&event)?)?,
-        (Some(at), None, None) => {
-            let at_ms = sprag_app::time_ms(&at);
-            let at_ms = at_ms.ok_or_else(|| invalid("`at` must be like 2030-01-31T08:00:00Z"))?;
-            agents.app.test_rule(&given.rule, Some(at_ms))?
-        }
+        (Some(at), None, None) => agents.app.test_rule(&given.rule, Some(time(&at)?))?,
         (None, None, None) => agents.app.test_rule(&given.rule, None)?,
         _ => return Err(invalid("give one of `at`, `recorded` and `event`")),
     };
@@ -61,6 +81,13 @@ pub(crate) async fn delivery_show(agents: &Agents, given: OneDelivery) -> Done {
 pub(crate) async fn delivery_replay(agents: &Agents, given: OneDelivery) -> Done {
     let (event, decision) = agents.app.replay_event(number(&given.event)?).await?;
     Ok(json!(DecisionView::of(&decision, &event)))
+}
+
+/// Parses a time of a call.
+fn time(text: &str) -> Result<i64, ToolError> {
+    sprag_app::time_ms(text).ok_or_else(|| {
+        ToolError::new("invalid", format!("{text:?} is not a time"), "write it like 2030-01-31T08:00:00Z")
+    })
 }
 
 /// Returns the number of an event.

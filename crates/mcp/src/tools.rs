@@ -1,6 +1,7 @@
 //! The tools: one line each in the table, one function each below it.
 
 use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use sprag_app::boards::{self, BoardSpec, ClaimSpec, lease_of};
 use sprag_app::view::{RunDetail, RunView};
 use sprag_app::{
-    RunFilter, RunLabels, Selection, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
+    Pipeline, RunFilter, RunLabels, Selection, Started, find_attempt, find_run, gate_text, gates, log_place,
+    why_no_log,
 };
 use sprag_lifecycle::{RunStatus, Word};
 
@@ -76,6 +78,10 @@ tools! {
     account_release(OneAccount): "End the hold of an account of coding agents.";
     rule_list(Nothing): "List the rules that start runs by themselves: status, next tick, last decision.";
     rule_show(OneRule): "Show a rule: its next ticks, the path of its webhook, its last decisions.";
+    rule_explain(OneRule): "Explain why a rule did or did not fire last, or what it waits for.";
+    rule_apply(ApplyRules): "Apply the rules in the `on` of a pipeline. Rules that it no longer has are retired.";
+    rule_remove(OneRule): "Remove a rule; its history stays.";
+    rule_backfill(BackfillRule): "Give the ticks between two times to a rule; those that it has taken start nothing.";
     rule_pause(PauseRule): "Pause a rule: from now on its events start nothing.";
     rule_resume(ResumeRule): "Resume a paused rule, or mend a broken one.";
     rule_fire(FireRule): "Fire a rule by hand. A rule with a webhook needs the event that it would get.";
@@ -219,16 +225,8 @@ async fn note_list(agents: &Agents, given: ListNotes) -> Done {
 }
 
 async fn run_start(agents: &Agents, given: StartRun) -> Done {
-    let dir = given.dir.as_deref().map_or_else(|| agents.dir.clone(), |dir| agents.dir.join(dir));
-    let pipeline = match (&given.file, &given.yaml) {
-        // Error messages quote the file, so it must be one of the project's own.
-        (Some(file), None) => sprag_app::load_within(&dir.join(file), &agents.dir)?,
-        (None, Some(yaml)) => sprag_app::parse("pipeline.yaml", yaml)?,
-        _ => {
-            let next = "call it again with one of them";
-            return Err(ToolError::new("invalid", "give `file` or `yaml`, and not both", next));
-        }
-    };
+    let (dir, pipeline) =
+        pipeline_of(agents, given.dir.as_deref(), given.file.as_deref(), given.yaml.as_deref())?;
     let selection = Selection { only: given.only, from: given.from, skip: given.skip };
     let pipeline = pipeline.select(&selection)?;
     let inputs = pipeline.complete(&given.inputs)?;
@@ -248,6 +246,26 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
         told["uncommitted"] = json!(uncommitted);
     }
     Ok(told)
+}
+
+/// Returns the folder in which runs of a call work, and its pipeline: a file or a text.
+pub(crate) fn pipeline_of(
+    agents: &Agents,
+    dir: Option<&str>,
+    file: Option<&str>,
+    yaml: Option<&str>,
+) -> Result<(PathBuf, Pipeline), ToolError> {
+    let dir = dir.map_or_else(|| agents.dir.clone(), |dir| agents.dir.join(dir));
+    let pipeline = match (file, yaml) {
+        // Error messages quote the file, so it must be one of the project's own.
+        (Some(file), None) => sprag_app::load_within(&dir.join(file), &agents.dir)?,
+        (None, Some(yaml)) => sprag_app::parse("pipeline.yaml", yaml)?,
+        _ => {
+            let next = "call it again with one of them";
+            return Err(ToolError::new("invalid", "give `file` or `yaml`, and not both", next));
+        }
+    };
+    Ok((dir, pipeline))
 }
 
 async fn run_list(agents: &Agents, given: ListRuns) -> Done {

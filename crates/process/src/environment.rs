@@ -27,7 +27,7 @@ pub const CREDENTIALS: [&str; 3] = ["SPRAG_TOKEN", "SPRAG_STORE", "SPRAG_BUS"];
 const CREDENTIAL_OPTIONS: [&str; 3] = ["--token", "--store", "--bus"];
 
 /// The variables that every step inherits. A name that ends in `*` matches all names with that prefix.
-pub const DEFAULT_INHERITED: [&str; 28] = [
+pub const DEFAULT_INHERITED: [&str; 29] = [
     "PATH",
     "HOME",
     "USER",
@@ -37,6 +37,7 @@ pub const DEFAULT_INHERITED: [&str; 28] = [
     "LC_*",
     "TERM",
     "TZ",
+    "TZDIR",
     "TMPDIR",
     "XDG_*",
     "SSH_AUTH_SOCK",

@@ -34,6 +34,7 @@ mod stream;
 pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork};
 pub use hooks::{HookMeans, test_hook};
 pub use local_token::{local_token_file, read_local_token};
+pub use pipelines::files as pipeline_files;
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;
 #[doc(hidden)]

@@ -18,6 +18,24 @@ pub(crate) fn inline(text: &str) -> Answer<LoadedPipeline> {
     Ok(sprag_pipeline::parse("pipeline.yaml", text)?)
 }
 
+/// Returns the pipeline of a request: its text, or the name of one of the project's pipelines.
+pub(crate) fn given(
+    project: Option<&Path>,
+    text: Option<&str>,
+    name: Option<&str>,
+) -> Answer<LoadedPipeline> {
+    match (text, name) {
+        (Some(text), None) => inline(text),
+        (None, Some(name)) => named(project, name),
+        _ => Err(Problem::invalid("give either `yaml` or `pipeline`")),
+    }
+}
+
+/// Returns the file of the project's pipeline of this name.
+pub(crate) fn file_of(project: &Path, name: &str) -> Option<PathBuf> {
+    files(project).into_iter().find(|path| name_of(path).as_deref() == Some(name))
+}
+
 /// Loads the project's pipeline of this name.
 pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<LoadedPipeline> {
     let project = project.ok_or_else(no_project)?;
@@ -31,8 +49,7 @@ pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<LoadedPipeline
     if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
         return Err(none());
     }
-    let found = list(&folder).into_iter().find(|path| name_of(path).as_deref() == Some(name));
-    Ok(sprag_pipeline::load_within(&found.ok_or_else(none)?, project)?)
+    Ok(sprag_pipeline::load_within(&file_of(project, name).ok_or_else(none)?, project)?)
 }
 
 /// Returns the problem for a server without a project folder.
@@ -42,7 +59,7 @@ pub(crate) fn no_project() -> Problem {
 }
 
 /// Returns the files of a project's pipelines, in order.
-pub(crate) fn files(project: &Path) -> Vec<PathBuf> {
+pub fn files(project: &Path) -> Vec<PathBuf> {
     list(&project.join(FOLDER))
 }
 

@@ -80,7 +80,8 @@ pub use run::{NewRun, Run};
 pub use server::Server;
 #[doc(inline)]
 pub use sprag_app::rules::{
-    AppliedRule, DecisionView, DeliveryView, RuleOutcome, RuleView, TestView, TickView,
+    AppliedRule, Backfilled, DecisionView, DeliveryView, ExplainedRule, RuleOutcome, RuleView, TestView,
+    TickView,
 };
 #[doc(inline)]
 pub use sprag_app::{

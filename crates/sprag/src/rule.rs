@@ -4,7 +4,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use sprag_app::App;
-use sprag_app::rules::{AppliedRule, DecisionView, DeliveryView, GivenEvent, RuleView, TestView};
+use sprag_app::rules::{
+    AppliedRule, Backfill, Backfilled, DecisionView, DeliveryView, ExplainedRule, GivenEvent, RuleView,
+    TestView,
+};
 
 use crate::{Engine, Error, Pipeline};
 
@@ -81,6 +84,24 @@ impl Rule {
         Ok(self.app.rule_view(&self.name, ticks)?)
     }
 
+    /// Explains why the rule did or did not fire last, or what it waits for.
+    pub fn explain(&self) -> Result<ExplainedRule, Error> {
+        Ok(self.app.explain_rule(&self.name)?)
+    }
+
+    /// Removes the rule; its history stays.
+    pub async fn remove(&self) -> Result<(), Error> {
+        self.app.retire_rule(&self.name).await?;
+        Ok(())
+    }
+
+    /// Gives the ticks between two times, such as `2030-01-31T08:00:00Z`, to the rule, oldest first. Ticks that it has
+    /// taken before start nothing, unless `again` says that they are decided once more.
+    pub async fn backfill(&self, from: &str, to: &str, again: bool) -> Result<Backfilled, Error> {
+        let wanted = Backfill { from_ms: time(from)?, to_ms: time(to)?, again };
+        Ok(self.app.backfill_rule(&self.name, wanted).await?)
+    }
+
     /// Pauses the rule: from now on its events start nothing.
     pub async fn pause(&self, reason: Option<&str>) -> Result<(), Error> {
         self.app.pause_rule(&self.name, reason).await?;
@@ -108,9 +129,7 @@ impl Rule {
 
     /// Returns the decision that a tick would get at this time, such as `2030-01-31T08:00:00Z`. Writes nothing.
     pub fn test_at(&self, time: &str) -> Result<TestView, Error> {
-        let at_ms = sprag_app::time_ms(time);
-        let at_ms = at_ms.ok_or_else(|| Error::invalid(format!("{time:?} is not a time")))?;
-        Ok(TestView::of(&self.app.test_rule(&self.name, Some(at_ms))?))
+        Ok(TestView::of(&self.app.test_rule(&self.name, Some(self::time(time)?))?))
     }
 
     /// Returns the decision that this body would get from a rule with a webhook. Writes nothing.
@@ -131,6 +150,11 @@ impl Rule {
         let (event, decision) = self.app.replay_event(number).await?;
         Ok(DecisionView::of(&decision, &event))
     }
+}
+
+/// Parses a time.
+fn time(text: &str) -> Result<i64, Error> {
+    sprag_app::time_ms(text).ok_or_else(|| Error::invalid(format!("{text:?} is not a time")))
 }
 
 fn given(body: impl Serialize) -> Result<GivenEvent, Error> {

@@ -116,7 +116,10 @@ fn a_run_of_a_server_is_found_by_its_name_and_shows_its_failure() {
     let told = scene.sprag(&["run", "fails.yaml", "--name", "nightly"]).expect(100);
     assert!(told.stderr.contains("✗ test failed: exit code 3"), "{told:?}");
     assert!(told.stderr.contains("│ why") && told.stderr.contains("--server"), "{told:?}");
-    assert!(scene.sprag(&["status", "nightly"]).expect(0).stdout.contains("✗ test"));
+    let told = scene.sprag(&["status", "nightly"]).expect(0).stdout;
+    let failed = told.lines().find(|line| line.contains("✗ test")).expect("the failed step");
+    assert!(failed.ends_with(['s', 'm', 'h']), "it says how long the step took: {told}");
+    assert!(told.contains("next: sprag explain"), "{told}");
     let told = scene.sprag(&["status", "nosuch"]).expect(2).stderr;
     assert!(told.contains("sprag ls --server"), "{told}");
     // The server finds runs by the rules for runs of this machine.

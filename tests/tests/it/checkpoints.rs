@@ -32,6 +32,11 @@ fn checkpoints_are_shown_by_diff() {
     assert_eq!(added(&["diff", &run, "b"]), ["+b", "+b"]);
     assert_eq!(added(&["diff", &run, "a..c"]), ["+b", "+c"]);
     assert_eq!(added(&["diff", &run, "c"]), ["-b", "+c"]);
+    let none =
+        project.pipeline("none", "environment: {worktree: {keep: always}}", "  - id: a\n    run: 'true'\n");
+    let unchanged = project.run(&none, 0);
+    let told = project.sprag(["diff", &unchanged]).expect(0);
+    assert!(told.stdout.is_empty() && told.stderr.contains("no changes"), "{told:?}");
     let told = project.sprag(["diff", &run, "nothing"]).expect(2);
     assert!(told.stderr.contains("a, b, c"), "{}", told.stderr);
     // Neither branch nor index nor stash is any the worse for it.

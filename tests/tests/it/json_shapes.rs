@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sprag_tests::{Project, Sandbox, Signal, until};
+use sprag_tests::{Answer, Project, Sandbox, Signal, until};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 
@@ -12,6 +12,43 @@ struct Documented {
     command: String,
     shape: String,
     keys: Vec<String>,
+}
+
+impl Documented {
+    /// Asserts that an answer has the documented shape, and returns its values.
+    #[track_caller]
+    fn checked(&self, told: &Answer) -> Vec<Value> {
+        let name = &self.command;
+        let values: Vec<Value> = match self.shape.as_str() {
+            "array" => told.json().as_array().unwrap_or_else(|| panic!("{name}: {}", told.stdout)).clone(),
+            "object" => {
+                let one = told.json();
+                assert!(one.is_object(), "{name}: {}", told.stdout);
+                vec![one]
+            }
+            "lines" => told.lines(),
+            other => panic!("{name} has the shape {other:?}"),
+        };
+        // The last line of a stream is its result.
+        if let Some(value) = values.last() {
+            for key in &self.keys {
+                assert!(value.get(key).is_some(), "{name}: no {key:?} in {value}");
+            }
+        }
+        values
+    }
+}
+
+/// The commands that need a server or an agent step: `webhooks::` and `threads::` check their answers.
+const ELSEWHERE: [&str; 4] = ["delivery send", "thread show", "thread send", "thread stop"];
+
+/// Asserts that the answer of one of the commands that other tests run has the documented shape.
+#[track_caller]
+pub(crate) fn check_shape(command: &str, told: &Answer) {
+    assert!(ELSEWHERE.contains(&command), "{command} is checked here");
+    let rows = documented();
+    let row = rows.iter().find(|row| row.command == command).expect("a row in docs/cli.md");
+    row.checked(told);
 }
 
 fn documented() -> Vec<Documented> {
@@ -200,22 +237,7 @@ fn json_of_every_command_has_the_documented_shape() {
             .chain(["--json".to_owned()])
             .collect();
         let told = project.sprag(&args).expect(code);
-        let values: Vec<Value> = match row.shape.as_str() {
-            "array" => told.json().as_array().unwrap_or_else(|| panic!("{name}: {}", told.stdout)).clone(),
-            "object" => {
-                let one = told.json();
-                assert!(one.is_object(), "{name}: {}", told.stdout);
-                vec![one]
-            }
-            "lines" => told.lines(),
-            other => panic!("{name} has the shape {other:?}"),
-        };
-        // The last line of a stream is its result.
-        if let Some(value) = values.last() {
-            for key in &row.keys {
-                assert!(value.get(key).is_some(), "{name}: no {key:?} in {value}");
-            }
-        }
+        let values = row.checked(&told);
         if name == "task claim" {
             ids.insert("TOKEN", values[0]["token"].as_str().expect("a token").to_owned());
         }
@@ -244,10 +266,7 @@ fn json_of_every_command_has_the_documented_shape() {
         !seen.contains(&row.command.as_str()) && !["text", "none"].contains(&row.shape.as_str())
     };
     let mut unseen: Vec<&String> = rows.iter().filter(is_unseen).map(|row| &row.command).collect();
-    // These need a server or an agent step: `webhooks::` and `threads::` run them.
-    unseen.retain(|command| {
-        !["delivery send", "thread show", "thread send", "thread stop"].contains(&command.as_str())
-    });
+    unseen.retain(|command| !ELSEWHERE.contains(&command.as_str()));
     assert!(unseen.is_empty(), "no test has seen the JSON of {unseen:?}");
     let all = commands(&project.sandbox);
     assert!(all.len() > 75, "{all:?}");

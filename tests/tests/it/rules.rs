@@ -177,3 +177,132 @@ fn r11_r12_r13_r20_r24_by_hand_without_a_server() {
     assert!(ask(&sandbox, &["rule", "ls"]).as_array().expect("rules").is_empty());
     sandbox.sprag(["rule", "show", "nothing"]).expect(2);
 }
+
+/// Returns a file of zone data for a zone that is always this many hours ahead of UTC.
+fn zone_data(hours: u8) -> Vec<u8> {
+    let block = |version: u8| {
+        let mut block = vec![b'T', b'Z', b'i', b'f', version];
+        block.extend([0; 15]);
+        // The numbers of: two kinds of indicators, leap seconds, changes, offsets, characters of names.
+        [0u32, 0, 0, 0, 1, 4].iter().for_each(|number| block.extend(number.to_be_bytes()));
+        block.extend((i32::from(hours) * 3_600).to_be_bytes());
+        block.extend([0, 0]);
+        block.extend(b"TST\0");
+        block
+    };
+    let mut file = block(b'2');
+    file.extend(block(b'2'));
+    file.extend(format!("\nTST-{hours}\n").into_bytes());
+    file
+}
+
+#[test]
+fn r06_servers_with_different_zone_data_start_one_run_for_each_nominal_tick() {
+    let sandbox = Sandbox::new();
+    for (folder, hours) in [("one", 1), ("two", 2)] {
+        let file = sandbox.write(&format!("{folder}/Test/Zone"), "");
+        std::fs::write(file, zone_data(hours)).expect("zone data");
+    }
+    sandbox.yaml(
+        "p",
+        "name: p\non:\n  - id: r\n    schedule: { cron: '* * * * *', zone: Test/Zone }\n    overlap: allow\n    missed: { run: all, within: 2h }\nsteps:\n  - id: a\n    run: 'true'\n",
+    );
+    let with_data = |folder: &str, args: &[&str]| {
+        let mut command = sandbox.command(args);
+        command.env("TZDIR", sandbox.path(folder));
+        let output = command.output().expect("sprag runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    with_data("one", &["rule", "apply", "p.yaml"]);
+    let set_back = |minutes: i64| {
+        let conn = rusqlite::Connection::open(sandbox.data().join("sprag.db")).expect("the database");
+        let by = minutes * 60_000;
+        conn.execute("UPDATE rules SET seen = seen - ?1, next_ms = next_ms - ?1", [by]).expect("set back");
+    };
+    set_back(10);
+    with_data("one", &["rule", "tick", "--detach"]);
+    let count = || ask(&sandbox, &["ls", "--limit", "500"]).as_array().expect("runs").len();
+    let first = count();
+    assert!((9..=11).contains(&first), "{first}");
+    // For the second server the ticks of the last ten minutes are an hour ago.
+    set_back(70);
+    with_data("two", &["rule", "tick", "--detach"]);
+    let events = ask(&sandbox, &["delivery", "ls", "--limit", "500"]);
+    let ticks: Vec<&Value> =
+        events.as_array().expect("events").iter().filter(|event| event["kind"] == "tick").collect();
+    let keys: std::collections::BTreeSet<&str> =
+        ticks.iter().map(|event| event["key"].as_str().expect("a key")).collect();
+    assert_eq!((keys.len(), count()), (ticks.len(), ticks.len()), "each nominal tick has one run");
+    assert!((first + 55..=first + 65).contains(&ticks.len()), "{} after {first}", ticks.len());
+}
+
+#[test]
+fn r09_a_server_that_was_stopped_past_ticks_fires_the_latest_one() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("beat", &EVERY_SECOND.replace("run: all", "run: latest"));
+    sandbox.sprag(["rule", "apply", "beat.yaml"]).expect(0);
+    let mut server = Server::start(&sandbox, &[]);
+    let fired = || decisions(&sandbox).iter().filter(|one| one["run"].is_string()).count();
+    until("a tick has fired", || fired() > 0);
+    server.process().stop_between_writes();
+    let at_stop = fired();
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(6);
+    until("six ticks have passed", || jiff::Timestamp::now() > later);
+    server.process().signal(rustix::process::Signal::CONT);
+    let missed = || decisions(&sandbox).into_iter().find(|one| one["kind"] == "missed");
+    until("the missed ticks are recorded", || missed().is_some());
+    until("it goes on", || fired() > at_stop + 1);
+    let all = decisions(&sandbox);
+    let at = all.iter().position(|one| one["kind"] == "missed").expect("it is there");
+    let shown = ask(&sandbox, &["rule", "show", "second"]);
+    assert!(shown["missed"].as_i64().expect("a number") >= 3, "{shown}");
+    let mut keys = std::collections::BTreeSet::new();
+    assert!(all.iter().all(|one| keys.insert(one["key"].as_str().expect("a key").to_owned())), "{all:?}");
+    assert_eq!(all[at]["run"], Value::Null, "ticks that were missed start nothing: {all:?}");
+}
+
+/// Has many processes fire many rules that are due at one moment: each rule starts one run.
+fn many_processes_fire_each_rule_once(sandbox: &Sandbox) {
+    let (processes, rules) = nightly((8, 60), (64, 1_000));
+    // Applying so many rules may take longer than expected: then the moment is over, and a later one is tried.
+    let apply = |seconds: i64| {
+        let moment = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        let at = moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let rule = |number: usize| format!("  - id: r{number}\n    schedule: {{ at: '{at}' }}\n");
+        let all: String = (0..rules).map(rule).collect();
+        sandbox.yaml("p", &format!("name: p\non:\n{all}steps:\n  - id: a\n    run: 'true'\n"));
+        sandbox.sprag(["rule", "apply", "p.yaml"]).expect(0);
+        let whole = jiff::Timestamp::from_second(moment.as_second()).expect("a time");
+        (jiff::Timestamp::now() < whole).then_some(whole)
+    };
+    let moment = [3, 15, 60].into_iter().find_map(apply).expect("rules are applied within a minute");
+    until("the moment has come", || jiff::Timestamp::now() > moment);
+    let runs = || ask(sandbox, &["ls", "--limit", "1000"]).as_array().expect("runs").len();
+    for _ in 0..20 {
+        let all: Vec<_> = (0..processes).map(|_| sandbox.start(["rule", "tick", "--detach"])).collect();
+        all.into_iter().for_each(|process| drop(process.finish().expect(0)));
+        if runs() == rules {
+            break;
+        }
+    }
+    let events = ask(sandbox, &["delivery", "ls", "--limit", "1000"]);
+    let events = events.as_array().expect("events");
+    let others: Vec<&Value> = events.iter().filter(|one| !one["run"].is_string()).collect();
+    assert_eq!(runs(), rules, "a tick started twice, or not at all: {} events, {others:?}", events.len());
+    let of: std::collections::BTreeSet<&str> =
+        events.iter().map(|one| one["rule"].as_str().expect("a rule")).collect();
+    let ran: std::collections::BTreeSet<&str> =
+        events.iter().map(|one| one["run"].as_str().expect("a run")).collect();
+    assert_eq!((events.len(), of.len(), ran.len()), (rules, rules, rules));
+}
+
+#[test]
+fn r01_many_processes_fire_each_rule_once() {
+    many_processes_fire_each_rule_once(&Sandbox::new());
+}
+
+#[test]
+fn r01_many_processes_fire_each_rule_once_on_postgres() {
+    let database = Postgres::shared().database();
+    many_processes_fire_each_rule_once(&Sandbox::on(&database.url));
+}

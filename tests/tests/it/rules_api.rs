@@ -1,7 +1,7 @@
 //! Rules and deliveries over HTTP and MCP: the same answers as on the command line, and the scopes that they need.
 
 use serde_json::{Value, json};
-use sprag_tests::{Request, Sandbox, Server};
+use sprag_tests::{Request, Sandbox, Server, until};
 
 const RULES: &str = "name: site
 inputs: { why: string }
@@ -89,6 +89,47 @@ fn r11_r12_r24_rules_over_http_and_mcp_do_what_commands_do() {
     }
     as_reader("POST", &format!("/v1/deliveries/{number}/replay")).problem(403, "forbidden");
 
+    // Explain, apply, backfill and remove.
+    let told = server.get("/v1/rules/site/daily/explain");
+    assert_eq!(told, sandbox.json(["rule", "explain", "daily", "--json"]));
+    assert_eq!((&told["watched"], &told["last"]["status"]), (&json!(true), &json!("requested")), "{told}");
+    let other = "name: other\non:\n  - id: noon\n    schedule: { cron: '0 12 * * *' }\nsteps:\n  - id: a\n    run: echo other >> others\n";
+    let dry = server.post("/v1/rules", &json!({ "yaml": other, "dry": true })).expect(200).json();
+    assert_eq!(dry["rules"], json!([{ "name": "other/noon", "outcome": "new" }]));
+    server.request("GET", "/v1/rules/other/noon").send().problem(404, "not_found");
+    server.post("/v1/rules", &json!({ "yaml": other })).expect(200);
+    server.post("/v1/rules", &json!({ "pipeline": "site" })).problem(422, "invalid");
+    server.post("/v1/rules", &json!({ "yaml": "name: other\non: 3\n" })).problem(422, "pipeline");
+    let span = json!({ "from": "2026-03-01T00:00:00Z", "to": "2026-03-01T23:00:00Z" });
+    let filled = server.post("/v1/rules/other/noon/backfill", &span).expect(200).json();
+    assert_eq!(filled, json!({ "new": ["2026-03-01T12:00 UTC"], "known": 0 }));
+    let filled = server.call("rule_backfill", &with(&span, "rule", "other/noon"));
+    assert_eq!(filled, json!({ "new": [], "known": 1 }));
+    until("the run of the backfill has ended", || sandbox.lines("others").len() == 1);
+    let again = with(&span, "again", true);
+    server.post("/v1/rules/other/noon/backfill", &again).expect(200);
+    until("the tick was decided again", || sandbox.lines("others").len() == 2);
+    server.post("/v1/rules/other/noon/backfill", &json!({ "from": "x", "to": "y" })).problem(422, "invalid");
+    server.post("/v1/rules/site/push/backfill", &span).problem(422, "invalid");
+    let gone = server.request("DELETE", "/v1/rules/other/noon").send().expect(200).json();
+    assert_eq!(gone["status"], "retired");
+    server.request("DELETE", "/v1/rules/other/noon").send().problem(409, "refused");
+    assert_eq!(server.call("rule_apply", &json!({ "yaml": other }))["rules"][0]["outcome"], "changed");
+    assert_eq!(server.call("rule_explain", &json!({ "rule": "noon" }))["status"], "active");
+    assert_eq!(server.call("rule_remove", &json!({ "rule": "noon" }))["status"], "retired");
+    for (method, path) in [("POST", ""), ("DELETE", "/site/daily"), ("POST", "/site/daily/backfill")] {
+        as_reader(method, &format!("/v1/rules{path}")).problem(403, "forbidden");
+    }
+    as_reader("GET", "/v1/rules/site/daily/explain").expect(200);
+
+    // A file that was changed since is told of.
+    sandbox.yaml("site", &RULES.replace("'true'", "'false'"));
+    let told = server.get("/v1/rules/site/daily/explain");
+    assert!(
+        told["reason"].as_str().expect("a reason").contains("has changed since it was applied"),
+        "{told}"
+    );
+
     // The tools of agents.
     let rule = json!({ "rule": "daily" });
     assert_eq!(server.call("rule_list", &json!({}))["rules"].as_array().expect("rules").len(), 2);
@@ -104,4 +145,27 @@ fn r11_r12_r24_rules_over_http_and_mcp_do_what_commands_do() {
     assert_eq!(all["deliveries"].as_array().expect("events").len(), 2);
     assert_eq!(server.call("delivery_show", &json!({ "event": number }))["rule"], "site/push");
     assert_eq!(server.call("delivery_replay", &json!({ "event": number }))["status"], "requested");
+}
+
+/// Returns the object with one more field.
+fn with(object: &Value, name: &str, value: impl Into<Value>) -> Value {
+    let mut object = object.clone();
+    object[name] = value.into();
+    object
+}
+
+#[test]
+fn a_server_applies_the_rules_of_its_project_and_one_bad_file_stops_none() {
+    let sandbox = Sandbox::new();
+    sandbox.write(".sprag/pipelines/site.yaml", RULES);
+    sandbox.write(".sprag/pipelines/bad.yaml", "name: bad\non: 3\n");
+    let mut server = Server::start(&sandbox, &["--project", ".", "--apply-rules"]);
+    assert_eq!(server.get("/v1/rules")["rules"].as_array().expect("rules").len(), 2);
+    let told = server.process().stderr();
+    assert!(told.contains("rule site/daily: new"), "{told}");
+    assert!(told.contains("bad.yaml stay as they were"), "{told}");
+    // The project's pipeline can be applied by its name, and its file is shown.
+    let applied = server.post("/v1/rules", &json!({ "pipeline": "site" })).expect(200).json();
+    assert_eq!(applied["rules"][0]["outcome"], "unchanged", "{applied}");
+    sandbox.sprag(["serve", "--apply-rules"]).expect(2);
 }

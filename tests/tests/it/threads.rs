@@ -4,6 +4,7 @@ use serde_json::json;
 use sprag_tests::{Server, Signal, signal, until, until_some};
 
 use crate::agents::{Bench, DIALECTS, in_all_dialects};
+use crate::json_shapes::check_shape;
 
 const SCRIPT: &str = r#"
 turns:
@@ -78,7 +79,7 @@ fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
         let answer = bench.sprag(&refused);
         assert!(answer.code != 0 && answer.stderr.contains("busy: thread"), "{refused:?}: {answer:?}");
     }
-    bench.sprag(&["thread", "stop", &thread]).expect(0);
+    check_shape("thread stop", &bench.sprag(&["thread", "stop", &thread, "--json"]).expect(0));
     assert_ne!(talking.finish().code, 0);
     until("the tool is gone", || !sprag_tests::is_running(first));
     std::fs::remove_file(sandbox.path("tool")).expect("a file");
@@ -88,8 +89,11 @@ fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
     signal(talking.pid(), Signal::KILL);
     talking.finish();
     until("the tool is gone", || !sprag_tests::is_running(second));
-    bench.sprag(&["thread", "send", &thread, "Use the word right."]).expect(0);
-    let shown = bench.sprag(&["thread", "show", &thread, "--json"]).expect(0).json();
+    let sent = bench.sprag(&["thread", "send", &thread, "Use the word right.", "--json"]).expect(0);
+    check_shape("thread send", &sent);
+    let shown = bench.sprag(&["thread", "show", &thread, "--json"]).expect(0);
+    check_shape("thread show", &shown);
+    let shown = shown.json();
     let statuses: Vec<&str> = shown["messages"]
         .as_array()
         .expect("a list")

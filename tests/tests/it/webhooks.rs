@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sprag_testkit::Postgres;
 use sprag_tests::{Reply, Request, Sandbox, Server, connect, nightly, until, until_some};
 
+use crate::json_shapes::check_shape;
 use crate::serve_hooks::hmac;
 
 const RULES: &str = "name: ci
@@ -234,7 +235,9 @@ fn r22_r24_events_of_a_window_become_one_run_and_people_can_try_rules() {
         command.envs(variables.iter().copied());
         sandbox.start_command(command).finish()
     };
-    assert_eq!(send(&[("HOOK_OLD", "old")]).expect(0).json()["status"], 202);
+    let sent = send(&[("HOOK_OLD", "old")]).expect(0);
+    check_shape("delivery send", &sent);
+    assert_eq!(sent.json()["status"], 202);
     assert_eq!(send(&[("HOOK_NEW", "new")]).expect(0).json()["status"], 200);
     assert!(send(&[("HOOK_NEW", "wrong")]).expect(1).stderr.contains("signature"));
     assert!(send(&[]).expect(2).stderr.contains("HOOK_NEW or HOOK_OLD"));
@@ -317,4 +320,23 @@ fn r14_r15_acknowledged_requests_survive_killed_servers() {
 fn r14_r15_acknowledged_requests_survive_killed_servers_on_postgres() {
     let database = Postgres::shared().database();
     acknowledged_requests_survive(&Sandbox::on(&database.url));
+}
+
+#[test]
+fn a_sender_with_too_many_requests_is_told_when_to_come_back() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("ci", RULES);
+    sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
+    let mut server = serve(&sandbox, &[("HOOK_NEW", "new"), ("HOOK_OLD", "old")], &["--rate-limit", "5"]);
+    let addr = in_addr(&mut server);
+    let replies: Vec<Reply> =
+        (0..60).map(|n| generic(addr, "few", &json!({ "id": n }).to_string())).collect();
+    let refused: Vec<&Reply> = replies.iter().filter(|reply| reply.status == 429).collect();
+    assert!(!refused.is_empty(), "60 requests at once are too many");
+    assert!(replies.iter().all(|reply| [200, 202, 429].contains(&reply.status)));
+    let after = &refused[0].headers["retry-after"];
+    assert!(after.parse::<u64>().is_ok_and(|seconds| seconds >= 1), "{after}");
+    // What was refused is not stored; what was taken is.
+    let taken = replies.iter().filter(|reply| reply.status != 429).count();
+    assert_eq!(events(&sandbox).len(), taken);
 }

@@ -17,6 +17,7 @@ use crate::secret::hex;
 
 /// The effect of applying one rule.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AppliedRule {
     /// The full name.
     pub name: String,
@@ -27,6 +28,7 @@ pub struct AppliedRule {
 /// The effect of applying one rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RuleOutcome {
     /// The rule is new.
     New,

@@ -88,12 +88,17 @@ impl RuleKeeper {
     /// Fires all due ticks and all ends of runs, and decides all enforcements that wait. Returns the number of runs that
     /// started.
     pub async fn fire_due(&self) -> Result<usize> {
+        self.fire_due_at(System.boot_ms()).await
+    }
+
+    /// Does the same at this time of the machine's own clock.
+    async fn fire_due_at(&self, boot_ms: i64) -> Result<usize> {
         let wall_ms = self.app.now().wall_ms;
         let mut started = 0;
         let (may_fire, realign) = {
             let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = clocks.difference_ms.is_none();
-            let may_fire = clocks.look(wall_ms, System.boot_ms());
+            let may_fire = clocks.look(wall_ms, boot_ms);
             (may_fire, may_fire && (is_first || std::mem::take(&mut clocks.set_back)))
         };
         if realign {
@@ -318,7 +323,103 @@ impl sprag_sweeper::Triggers for RuleKeeper {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use sprag_store::{Clock, Store};
+
     use super::*;
+
+    const SECOND: i64 = 1_000;
+    const MINUTE: i64 = 60 * SECOND;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+
+    /// A wall clock that can be set, beside a clock that only runs forward.
+    #[derive(Debug)]
+    struct Settable {
+        wall_ms: AtomicI64,
+        boot_ms: AtomicI64,
+    }
+
+    impl Clock for Settable {
+        fn wall_ms(&self) -> i64 {
+            self.wall_ms.load(Ordering::SeqCst)
+        }
+
+        fn boot_ms(&self) -> i64 {
+            self.boot_ms.load(Ordering::SeqCst)
+        }
+    }
+
+    /// A store with a rule that ticks every ten seconds, and its clock.
+    struct Scene {
+        app: App,
+        keeper: RuleKeeper,
+        clock: Arc<Settable>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Scene {
+        async fn new() -> Scene {
+            let folder = tempfile::tempdir().unwrap();
+            let start_ms = 1_900_000_000_000;
+            let clock =
+                Arc::new(Settable { wall_ms: AtomicI64::new(start_ms), boot_ms: AtomicI64::new(DAY) });
+            let store = Store::in_memory(clock.clone(), Arc::new(System));
+            let app = App::with_store(store, folder.path());
+            let text = "name: p\non:\n  - id: r\n    schedule: { every: 10s }\n    overlap: allow\nsteps:\n  - id: a\n    run: 'true'\n";
+            let pipeline = crate::parse("p.yaml", text).unwrap();
+            app.apply_rules(&pipeline, "p.yaml", folder.path(), false).await.unwrap();
+            let keeper = RuleKeeper::new(&app);
+            Scene { app, keeper, clock, _folder: folder }
+        }
+
+        /// Lets this time pass in steps of a second. Returns the number of runs that started.
+        async fn pass(&self, ms: i64) -> usize {
+            let mut started = 0;
+            for _ in 0..ms / SECOND {
+                self.clock.wall_ms.fetch_add(SECOND, Ordering::SeqCst);
+                self.clock.boot_ms.fetch_add(SECOND, Ordering::SeqCst);
+                started += self.keeper.fire_due_at(self.clock.boot_ms()).await.unwrap();
+            }
+            started
+        }
+
+        fn set_by(&self, ms: i64) {
+            self.clock.wall_ms.fetch_add(ms, Ordering::SeqCst);
+        }
+
+        /// Returns the keys of all ticks that started runs.
+        fn fired(&self) -> Vec<String> {
+            let events = self.app.delivery_views(None, 10_000).unwrap();
+            let ticks = events.into_iter().filter(|event| event.decision.run.is_some());
+            ticks.map(|event| event.decision.key).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn r05_a_clock_that_is_set_repeats_no_tick_and_makes_no_burst() {
+        let scene = Scene::new().await;
+        assert_eq!(scene.pass(MINUTE).await, 6, "one run every ten seconds");
+        // The ticks of the last two minutes have fired: of these, none fires again.
+        for by_ms in [DAY, -HOUR, -2 * MINUTE, HOUR, -scene.clock.wall_ms() + DAY] {
+            scene.set_by(by_ms);
+            let settling = scene.pass(MINUTE + 10 * SECOND).await;
+            assert!(settling <= 2, "{settling} runs started after a jump by {by_ms} ms");
+            let before = scene.fired().len();
+            let later = scene.pass(MINUTE).await;
+            let most = if by_ms == -2 * MINUTE { 0..=6 } else { 6..=6 };
+            assert!(most.contains(&later), "{later} runs started a minute after a jump by {by_ms} ms");
+            assert_eq!(scene.fired().len(), before + later);
+        }
+        let fired = scene.fired();
+        assert_eq!(
+            fired.iter().collect::<BTreeSet<_>>().len(),
+            fired.len(),
+            "no tick has two runs: {fired:?}"
+        );
+    }
 
     #[test]
     fn r05_nothing_fires_after_a_jump_until_the_clock_is_steady() {

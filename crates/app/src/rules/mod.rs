@@ -41,9 +41,9 @@ pub use apply::{AppliedRule, RuleOutcome};
 pub use decide::Verdict;
 pub use fire::RuleKeeper;
 pub use incoming::{Endpoint, GivenEvent, NotTaken, SignedRequest, Taken};
-pub use person::{Backfilled, TestedTick};
+pub use person::{Backfill, Backfilled, TestedTick};
 pub use refused::RefusedRequests;
-pub use view::{DecisionView, DeliveryView, EventView, RuleView, TestView, TickView};
+pub use view::{DecisionView, DeliveryView, EventView, ExplainedRule, RuleView, TestView, TickView};
 
 /// A rule's definition, as its row stores it: everything that its runs need, so that no file is read when it fires.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -97,6 +97,14 @@ impl LoadedRule {
             file: self.file.clone(),
             project: self.project.clone(),
         }
+    }
+
+    /// Returns whether the file that it was applied from has another definition by now. A file that is gone, or that
+    /// was never one of this machine, says nothing.
+    fn differs_from_its_file(&self) -> bool {
+        let Ok(loaded) = sprag_pipeline::load(std::path::Path::new(&self.file)) else { return false };
+        let (now, applied) = (loaded.pipeline.definition(), self.pipeline.definition());
+        now.text != applied.text || now.children != applied.children || now.prompts != applied.prompts
     }
 
     /// Returns the path of its webhook at a server; none if it has none.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use sprag_lifecycle::{RuleEvent, RuleStatus};
 use sprag_pipeline::{Schedule, Tick};
@@ -28,8 +29,20 @@ pub struct TestedTick {
     pub verdict: Verdict,
 }
 
+/// The ticks to give to a rule.
+#[derive(Debug, Clone, Copy)]
+pub struct Backfill {
+    /// The first time (milliseconds since 1970).
+    pub from_ms: i64,
+    /// The last time (milliseconds since 1970).
+    pub to_ms: i64,
+    /// Whether ticks that the rule has taken before are decided again.
+    pub again: bool,
+}
+
 /// The effect of a backfill.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Backfilled {
     /// The ticks that were given to the rule, by their keys.
     pub new: Vec<String>,
@@ -168,8 +181,10 @@ impl App {
         Ok(TestedTick { event, verdict })
     }
 
-    /// Gives the ticks between two times to a rule, oldest first. Ticks that it has taken before start nothing.
-    pub async fn backfill_rule(&self, name: &str, from_ms: i64, to_ms: i64) -> Result<Backfilled, Error> {
+    /// Gives the ticks between two times to a rule, oldest first. Ticks that it has taken before start nothing, unless
+    /// the caller wants them again.
+    pub async fn backfill_rule(&self, name: &str, wanted: Backfill) -> Result<Backfilled, Error> {
+        let Backfill { from_ms, to_ms, again } = wanted;
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
         let schedule = require_schedule(&rule)?;
@@ -184,15 +199,18 @@ impl App {
             }
         }
         if to_ms > self.now().wall_ms {
-            return Err(Error::invalid("a backfill ends before now").next("give an earlier --to"));
+            return Err(Error::invalid("a backfill ends before now").next("give an earlier last time"));
         }
         let mut done = Backfilled::default();
         for tick in ticks {
             let receipt = self.receive(&rule, self.new_id(), &tick.key, "tick", &tick_names(&tick)).await?;
             if receipt.is_new {
                 done.new.push(tick.key);
-            } else {
-                done.known += 1;
+                continue;
+            }
+            done.known += 1;
+            if again {
+                self.store.person().replay_event(receipt.event).await?;
             }
         }
         RuleKeeper::new(self).fire_due().await?;

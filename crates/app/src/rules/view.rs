@@ -122,6 +122,25 @@ pub struct EventView {
     pub decisions: Vec<DecisionView>,
 }
 
+/// The reason why a rule did or did not fire last, or what it waits for.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExplainedRule {
+    /// The full name.
+    pub rule: String,
+    /// The status.
+    pub status: &'static str,
+    /// One sentence.
+    pub reason: String,
+    /// Whether a process is there that fires rules.
+    pub watched: bool,
+    /// Whether only a server can take its events.
+    #[serde(skip)]
+    pub needs_server: bool,
+    /// The last decision.
+    pub last: Option<DecisionView>,
+}
+
 /// The decision that an event would get.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -159,6 +178,26 @@ impl App {
     /// Returns the view of a rule with its next ticks and its last decisions.
     pub fn rule_view(&self, name: &str, ticks: usize) -> Result<RuleView, Error> {
         RuleView::of(self, &self.find_rule(name)?, ticks, SHOWN_DECISIONS)
+    }
+
+    /// Returns why a rule did or did not fire last, or what it waits for.
+    pub fn explain_rule(&self, name: &str) -> Result<ExplainedRule, Error> {
+        let row = self.find_rule(name)?;
+        let mut view = RuleView::of(self, &row, 1, 1)?;
+        let watched = self.has_workers()?;
+        let mut reason = view.explained(watched);
+        if LoadedRule::load(row).is_ok_and(|rule| rule.differs_from_its_file()) {
+            let file = view.file.as_deref().unwrap_or_default();
+            reason = format!("{reason}; {file} has changed since it was applied");
+        }
+        Ok(ExplainedRule {
+            status: view.status,
+            reason,
+            watched,
+            needs_server: view.url.is_some(),
+            last: view.decisions.pop(),
+            rule: view.name,
+        })
     }
 
     /// Returns the last events of one rule or all, newest first.
@@ -246,7 +285,7 @@ impl RuleView {
     }
 
     /// Returns one sentence that tells why the rule did or did not fire last, or what it waits for.
-    pub fn explained(&self, is_watched: bool) -> String {
+    fn explained(&self, is_watched: bool) -> String {
         let reason =
             |text: &str| self.reason.as_ref().map_or(text.to_owned(), |why| format!("{text}: {why}"));
         match self.status {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use sprag_app::rules::{DecisionView, DeliveryView, RuleOutcome, RuleView, TestView};
+use sprag_app::rules::{Backfill, DecisionView, DeliveryView, RuleOutcome, TestView};
 use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
 
 use super::{drawn, given_event, worker};
@@ -40,14 +40,15 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
         RuleCommand::Test { rule, at, event, header } => {
             test(context, &rule, at.as_deref(), event.as_deref(), header)
         }
-        RuleCommand::Backfill { rule, from, to } => {
-            let (from_ms, to_ms) = (time("--from", &from)?, time("--to", &to)?);
-            let done = context.app()?.backfill_rule(&rule, from_ms, to_ms).await?;
+        RuleCommand::Backfill { rule, from, to, again } => {
+            let wanted = Backfill { from_ms: time("--from", &from)?, to_ms: time("--to", &to)?, again };
+            let done = context.app()?.backfill_rule(&rule, wanted).await?;
             if context.json {
-                line(&json!({ "new": done.new, "known": done.known }).to_string());
+                line(&json!(done).to_string());
             } else {
                 let (new, known) = (done.new.len(), done.known);
-                line(&format!("{new} new, {known} taken before"));
+                let decided = if again { ", and decided again" } else { "" };
+                line(&format!("{new} new, {known} taken before{decided}"));
             }
             Ok(Exit::Ok)
         }
@@ -194,21 +195,18 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let view = RuleView::of(&app, &app.find_rule(name)?, 1, 1)?;
-    let told = view.explained(is_watched(&app)?);
-    let last = view.decisions.first();
+    let told = context.app()?.explain_rule(name)?;
     if context.json {
-        line(&json!({ "rule": view.name, "status": view.status, "reason": told, "last": last }).to_string());
+        line(&json!(told).to_string());
         return Ok(Exit::Ok);
     }
-    line(&format!("{}  {}", context.style.bold(&plain(&view.name)), view.status));
-    line(&format!("  {}", plain(&told)));
-    if view.status == "active" && !is_watched(&app)? {
-        let tick = if view.url.is_some() { "" } else { ", or run `sprag rule tick` at intervals" };
+    line(&format!("{}  {}", context.style.bold(&plain(&told.rule)), told.status));
+    line(&format!("  {}", plain(&told.reason)));
+    if told.status == "active" && !told.watched {
+        let tick = if told.needs_server { "" } else { ", or run `sprag rule tick` at intervals" };
         line(&format!("  start `sprag serve`{tick}"));
     }
-    match last {
+    match &told.last {
         Some(last) => line(&format!("  last: {}", sentence(last))),
         None => line("  no event has reached it yet"),
     }

@@ -1,6 +1,9 @@
 //! `sprag serve`: the HTTP API, the executor and a worker in one process.
 
-use sprag_app::Engine;
+use std::path::Path;
+
+use sprag_app::rules::RuleOutcome;
+use sprag_app::{App, Engine};
 use sprag_server::{Auth, Options, Server, StartError, local_token_file};
 use sprag_tls::Certificate;
 use tokio::signal::unix::{SignalKind, signal};
@@ -11,7 +14,7 @@ use super::worker::{dispatch_deadline, drain, lease};
 use crate::args::{Serve, Shown};
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{Style, line, plain};
 
 pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Failure> {
     if wanted.slots == Some(0) {
@@ -23,6 +26,9 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     raise_open_files();
     let _ = sprag_process::become_subreaper();
     let app = context.app()?;
+    if let Some(project) = options.project.as_deref().filter(|_| wanted.apply_rules) {
+        apply_rules(&app, project).await?;
+    }
     let mut builder = Engine::builder(&context.data)
         .app(app.clone())
         .commands(this_program()?)
@@ -88,6 +94,27 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         drain(engine, again).await?
     }
     Ok(Exit::Ok)
+}
+
+/// Applies the rules of all pipelines of a project. A file with an error is told of, and keeps no other from being
+/// applied.
+async fn apply_rules(app: &App, project: &Path) -> Result<(), Failure> {
+    for file in sprag_server::pipeline_files(project) {
+        let loaded = match sprag_pipeline::load_within(&file, project) {
+            Ok(loaded) => loaded,
+            Err(problems) => {
+                eprintln!("{}", problems.render(Style::stderr().coloured()));
+                eprintln!("The rules of {} stay as they were.", file.display());
+                continue;
+            }
+        };
+        for rule in app.apply_rules(&loaded.pipeline, &file.display().to_string(), project, false).await? {
+            if rule.outcome != RuleOutcome::Unchanged {
+                eprintln!("rule {}: {}", plain(&rule.name), rule.outcome.as_str());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Raises the limit of open files. Every connection is a file, and the usual limit suits programs that wait with

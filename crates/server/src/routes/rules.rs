@@ -2,14 +2,19 @@
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag_app::rules::{DecisionView, DeliveryView, EventView, GivenEvent, RuleView, TestView};
+use sprag_app::rules::{
+    AppliedRule, Backfill, Backfilled, DecisionView, DeliveryView, EventView, ExplainedRule, GivenEvent,
+    RuleView, TestView,
+};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
 use crate::extract::{IdPath, Json, OptionalJson, Query, RulePath};
+use crate::pipelines;
 use crate::problem::{Answer, Problem};
+use crate::routes::runs;
 use crate::state::ServerState;
 
 /// The most events in one answer.
@@ -19,8 +24,10 @@ const MOST_TICKS: usize = 1_000;
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(show))
+        .routes(routes!(list, apply))
+        .routes(routes!(show, retire))
+        .routes(routes!(explain))
+        .routes(routes!(backfill))
         .routes(routes!(pause))
         .routes(routes!(resume))
         .routes(routes!(fire))
@@ -56,6 +63,122 @@ async fn list(
 ) -> Answer<Json<Rules>> {
     let rules = app.blocking(move |app| Ok(app.core().rule_views(wanted.all)?)).await?;
     Ok(Json(Rules { rules }))
+}
+
+/// A request to apply the rules of a pipeline: its text, or the name of one of the project's pipelines.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Apply {
+    /// The pipeline itself, in YAML.
+    yaml: Option<String>,
+    /// The name of one of the project's pipelines.
+    pipeline: Option<String>,
+    /// The folder in which the runs work; the project's folder if it is left out.
+    dir: Option<String>,
+    /// Whether only to tell what would happen.
+    #[serde(default)]
+    dry: bool,
+}
+
+/// Applied rules.
+#[derive(Debug, Serialize, ToSchema)]
+struct Applied {
+    /// Whether nothing was written.
+    dry: bool,
+    /// The rules, each with what became of it.
+    rules: Vec<AppliedRule>,
+}
+
+/// Apply the rules of a pipeline: rules that it no longer has are retired
+#[utoipa::path(
+    post, path = "/v1/rules", tag = "rules", request_body = Apply,
+    responses(
+        (status = 200, body = Applied),
+        (status = 422, description = "Problem: there is no such pipeline, or it has an error"),
+    )
+)]
+async fn apply(
+    _: MayRun,
+    State(app): State<ServerState>,
+    Json(wanted): Json<Apply>,
+) -> Answer<Json<Applied>> {
+    let dir = runs::folder(&app, wanted.dir.as_deref())?;
+    let dry = wanted.dry;
+    let (pipeline, file) = app
+        .blocking(move |app| {
+            let project = app.options().project.as_deref();
+            let loaded = pipelines::given(project, wanted.yaml.as_deref(), wanted.pipeline.as_deref())?;
+            let file = wanted.pipeline.and_then(|name| pipelines::file_of(project?, &name));
+            let shown = file.map_or_else(|| "a request".to_owned(), |file| file.display().to_string());
+            Ok((loaded.pipeline, shown))
+        })
+        .await?;
+    let rules = app.core().apply_rules(&pipeline, &file, &dir, dry).await?;
+    Ok(Json(Applied { dry, rules }))
+}
+
+/// Remove a rule; its history stays
+#[utoipa::path(
+    delete, path = "/v1/rules/{pipeline}/{rule}", tag = "rules", params(RulePath),
+    responses(
+        (status = 200, body = RuleView),
+        (status = 404, description = "Problem: there is no such rule"),
+        (status = 409, description = "Problem: it is retired"),
+    )
+)]
+async fn retire(_: MayRun, State(app): State<ServerState>, path: RulePath) -> Answer<Json<RuleView>> {
+    app.core().retire_rule(&path.name()).await?;
+    view(&app, path, 0).await
+}
+
+/// Explain why a rule did or did not fire last, or what it waits for
+#[utoipa::path(
+    get, path = "/v1/rules/{pipeline}/{rule}/explain", tag = "rules", params(RulePath),
+    responses((status = 200, body = ExplainedRule), (status = 404, description = "Problem: there is no such rule"))
+)]
+async fn explain(_: MayRead, State(app): State<ServerState>, path: RulePath) -> Answer<Json<ExplainedRule>> {
+    Ok(Json(app.blocking(move |app| Ok(app.core().explain_rule(&path.name())?)).await?))
+}
+
+/// The ticks to give to a rule.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Span {
+    /// The first time, such as 2030-01-31T08:00:00Z.
+    from: String,
+    /// The last time.
+    to: String,
+    /// Whether ticks that the rule has taken before are decided again.
+    #[serde(default)]
+    again: bool,
+}
+
+/// Give the ticks between two times to a rule; those that it has taken start nothing
+#[utoipa::path(
+    post, path = "/v1/rules/{pipeline}/{rule}/backfill", tag = "rules", request_body = Span, params(RulePath),
+    responses(
+        (status = 200, body = Backfilled),
+        (status = 404, description = "Problem: there is no such rule"),
+        (status = 409, description = "Problem: it is not active"),
+        (status = 422, description = "Problem: it has no schedule, or there are too many ticks between these times"),
+    )
+)]
+async fn backfill(
+    _: MayRun,
+    State(app): State<ServerState>,
+    path: RulePath,
+    Json(wanted): Json<Span>,
+) -> Answer<Json<Backfilled>> {
+    let (from_ms, to_ms) = (time(&wanted.from)?, time(&wanted.to)?);
+    let span = Backfill { from_ms, to_ms, again: wanted.again };
+    Ok(Json(app.core().backfill_rule(&path.name(), span).await?))
+}
+
+/// Parses a time of a request.
+fn time(text: &str) -> Answer<i64> {
+    sprag_app::time_ms(text).ok_or_else(|| {
+        Problem::invalid(format!("{text:?} is not a time")).next("write it like 2030-01-31T08:00:00Z")
+    })
 }
 
 /// The ticks to show.
@@ -207,10 +330,7 @@ async fn test(
             Ok(match (wanted.at, wanted.recorded, wanted.event) {
                 (None, None, Some(event)) => core.test_given(&rule, &event)?,
                 (None, Some(event), None) => core.test_event(&rule, IdPath(event).number()?)?,
-                (Some(at), None, None) => {
-                    let wrong = || Problem::invalid(format!("{at:?} is not a time"));
-                    core.test_rule(&rule, Some(sprag_app::time_ms(&at).ok_or_else(wrong)?))?
-                }
+                (Some(at), None, None) => core.test_rule(&rule, Some(time(&at)?))?,
                 (None, None, None) => core.test_rule(&rule, None)?,
                 _ => return Err(Problem::invalid("give one of `at`, `recorded` and `event`")),
             })

@@ -216,19 +216,13 @@ async fn create(
     Json(wanted): Json<NewRun>,
 ) -> Answer<Response> {
     let key = key_of(&headers)?;
-    let dir = match wanted.dir.as_deref() {
-        None => app.dir().to_owned(),
-        Some(dir) => absolute(dir)?,
-    };
+    let dir = folder(&app, wanted.dir.as_deref())?;
     let wanted_priority = wanted.priority;
     let labels = RunLabels { name: wanted.name.clone(), labels: wanted.labels.clone() };
     let (plan, inputs, labels) = app
         .blocking(move |app| {
-            let loaded = match (&wanted.yaml, &wanted.pipeline) {
-                (Some(text), None) => pipelines::inline(text)?,
-                (None, Some(name)) => pipelines::named(app.options().project.as_deref(), name)?,
-                _ => return Err(Problem::invalid("give either `yaml` or `pipeline`")),
-            };
+            let project = app.options().project.as_deref();
+            let loaded = pipelines::given(project, wanted.yaml.as_deref(), wanted.pipeline.as_deref())?;
             let selection = Selection { only: wanted.only, from: wanted.from, skip: wanted.skip };
             let pipeline = loaded.pipeline.select(&selection)?;
             let (plan, inputs) = pipelines::plan(&pipeline, &wanted.inputs)?;
@@ -258,7 +252,9 @@ fn key_of(headers: &HeaderMap) -> Answer<Option<Arc<str>>> {
     }
 }
 
-fn absolute(dir: &str) -> Answer<std::path::PathBuf> {
+/// Returns the folder of a request in which runs work; by default the project's folder.
+pub(super) fn folder(app: &ServerState, dir: Option<&str>) -> Answer<std::path::PathBuf> {
+    let Some(dir) = dir else { return Ok(app.dir().to_owned()) };
     let path = std::path::PathBuf::from(dir);
     if path.is_absolute() && !dir.contains('\0') {
         return Ok(path);

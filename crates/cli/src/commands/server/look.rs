@@ -1,5 +1,6 @@
 //! Looks at runs of a server: `ls`, `status`, `explain`, `questions`, `graph`, `diff`.
 
+use serde_json::Value;
 use sprag_app::GraphView;
 use sprag_lifecycle::Word;
 
@@ -48,26 +49,42 @@ impl AtRemote<'_> {
         }
         let style = self.context.style;
         let created = time_in(&told, "created_at").map(local).unwrap_or_default();
-        let ended = time_in(&told, "ended_at").unwrap_or_else(|| jiff::Timestamp::now().as_millisecond());
-        let took = time_in(&told, "started_at").map(|at| format!(" · {}", span(ended - at)));
+        let now = jiff::Timestamp::now().as_millisecond();
+        let took = |what: &Value| {
+            let ended = time_in(what, "ended_at").unwrap_or(now);
+            time_in(what, "started_at").map(|at| span(ended - at))
+        };
         line(&format!(
             "{}  {}  {}  {}",
             style.bold(&word(&told, "id")),
             word(&told, "pipeline"),
             style.status(&status_of(&told), 0),
-            style.dim(&format!("{created}{}", took.unwrap_or_default()))
+            style.dim(&format!(
+                "{created}{}",
+                took(&told).map(|took| format!(" · {took}")).unwrap_or_default()
+            ))
         ));
-        for step in told["steps"].as_array().into_iter().flatten() {
+        let steps: Vec<&Value> = told["steps"].as_array().into_iter().flatten().collect();
+        let width = steps.iter().map(|step| word(step, "id").chars().count()).max().unwrap_or(0);
+        for step in steps {
             let status = if step["not_run"] == true { "not run".to_owned() } else { status_of(step) };
-            let attempt = step["attempt"].as_u64().filter(|attempt| *attempt > 1);
-            let tries = attempt.map(|attempt| format!("attempt {attempt}")).unwrap_or_default();
+            let tries = match (step["round"].as_u64(), step["max_rounds"].as_u64(), step["attempt"].as_u64())
+            {
+                (Some(round), Some(most), _) => format!("round {round} of {most}"),
+                (_, _, Some(attempt)) if attempt > 1 => format!("attempt {attempt}"),
+                _ => String::new(),
+            };
             let text = format!(
-                "  {} {:24}  {}  {tries}",
+                "  {} {:width$}  {}  {:>7}  {tries}",
                 style.sign(&word(step, "status")),
                 word(step, "id"),
-                style.status(&status, 16)
+                style.status(&status, 16),
+                took(step).unwrap_or_default()
             );
             line(text.trim_end());
+        }
+        if told["status"] == "failed" {
+            line(&style.dim(&format!("next: sprag explain {} --server URL", word(&told, "id"))));
         }
         Ok(Exit::Ok)
     }
