@@ -30,13 +30,13 @@
 //! use std::{path::Path, time::Duration};
 //!
 //! let mut order = sprag_process::Order::new(["cargo", "test"], "step.log");
-//! order.lease_ms = Some(30_000);
+//! order.lease_until_ms = Some(sprag_process::boot_ms() + 30_000);
 //! let mut running = sprag_process::spawn(order, Path::new("sprag")).await?;
 //! let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
 //! let ended = loop {
 //!     tokio::select! {
 //!         ended = running.wait() => break ended?,
-//!         _ = heartbeat.tick() => running.renew(Duration::from_secs(30))?,
+//!         _ = heartbeat.tick() => running.renew(sprag_process::boot_ms() + 30_000)?,
 //!     }
 //! };
 //! assert!(ended.success());

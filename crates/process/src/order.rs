@@ -37,9 +37,12 @@ pub struct Order {
     pub grace_ms: u64,
     /// The timeout of the command; absent means none.
     pub timeout_ms: Option<u64>,
-    /// The time within which the worker must renew, from the call of [`crate::spawn`]. The tree is gone at most
-    /// [`LEASE_GRACE_MS`] later, so this must be shorter than the worker's lease by that much.
-    pub lease_ms: Option<u64>,
+    /// The moment of the boot clock by which the worker must renew. The tree is gone at most [`LEASE_GRACE_MS`] later, so
+    /// this must be earlier than the end of the worker's lease by that much.
+    ///
+    /// It is a point in time, not a duration: whatever stops the worker between its claim and the start of the command
+    /// must not extend the lease. A command whose lease is over does not start.
+    pub lease_until_ms: Option<u64>,
     /// The log file, which the supervisor appends to.
     pub log: PathBuf,
     /// The most bytes that this command may add to the log.
@@ -89,7 +92,7 @@ impl Order {
             dir: None,
             grace_ms: DEFAULT_GRACE_MS,
             timeout_ms: None,
-            lease_ms: None,
+            lease_until_ms: None,
             log: log.into(),
             log_limit_bytes: DEFAULT_LOG_LIMIT_BYTES,
             secrets: Vec::new(),
@@ -111,16 +114,6 @@ impl fmt::Debug for Order {
             .field("log", &self.log)
             .finish_non_exhaustive()
     }
-}
-
-/// The first line on the supervisor's stdin.
-///
-/// The lease is sent as a point in time, not as a duration. A line that waits in the pipe of a stopped
-/// supervisor must not extend the lease.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Envelope {
-    pub(crate) order: Order,
-    pub(crate) lease_until_ms: Option<u64>,
 }
 
 /// A later line on the supervisor's stdin.

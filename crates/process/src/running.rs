@@ -22,7 +22,7 @@ use crate::{
     adopted::kill_adopted,
     cgroup::Cgroup,
     clock, environment,
-    order::{Command as Line, Envelope, Wire},
+    order::{Command as Line, Wire},
     orphans,
     report::Report,
     sys, table,
@@ -78,12 +78,9 @@ async fn spawn_with(
     let inherits = order.inherits.take().unwrap_or_else(|| environment::inherited(&[], &[]));
     let marker = tree_marker();
     order.env.insert(TREE_MARKER.to_owned(), marker.clone());
-    let lease_until_ms = order.lease_ms.map(|lease_ms| clock::now_ms().saturating_add(lease_ms));
-    let envelope = Envelope { order, lease_until_ms };
     let mut line =
-        serde_json::to_vec(&envelope).map_err(|error| Error::BadOrder { message: error.to_string() })?;
+        serde_json::to_vec(&order).map_err(|error| Error::BadOrder { message: error.to_string() })?;
     line.push(b'\n');
-    let order = envelope.order;
 
     let mut command = Command::new(program);
     command
@@ -191,10 +188,9 @@ impl Running {
         self.child.id()
     }
 
-    /// Extends the lease to `lease` from now. A renewal never shortens it.
-    pub fn renew(&self, lease: Duration) -> Result<(), Error> {
-        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        self.send(Line::RenewUntil(clock::now_ms().saturating_add(lease_ms)))
+    /// Extends the lease to this moment of the boot clock. A renewal never shortens it.
+    pub fn renew(&self, until_ms: u64) -> Result<(), Error> {
+        self.send(Line::RenewUntil(until_ms))
     }
 
     /// Stops the tree: TERM, then KILL after the grace.

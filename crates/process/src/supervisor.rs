@@ -19,7 +19,7 @@ use crate::{
     clock,
     lock::{self, OwnerLock},
     log::{CaptureWriter, LogWriter},
-    order::{Command, Envelope, Order},
+    order::{Command, Order},
     report::Report,
     secrets::Secrets,
     sys,
@@ -62,9 +62,10 @@ fn supervise() -> Result<(), Refusal> {
 
     let mut inbox = Inbox::default();
     let line = inbox.first_line().map_err(refuse(RefusalKind::Order, "could not read the order"))?;
-    let Envelope { order, mut lease_until_ms } =
+    let order: Order =
         serde_json::from_str(&line).map_err(refuse(RefusalKind::Order, "could not understand the order"))?;
     drop(line);
+    let mut lease_until_ms = order.lease_until_ms;
 
     let owner_lock = take_lock(&order)?;
     let sinks = open_sinks(&order)?;

@@ -15,7 +15,7 @@ use sprag_process::{
 };
 use sprag_store::{Assignment, Ending};
 
-use crate::control::{Control, Signal, left};
+use crate::control::{Control, Signal};
 use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
@@ -306,8 +306,8 @@ impl Commands {
         order.grace_ms = self.grace.as_millis() as u64;
         order.timeout_ms = spec.timeout_ms;
         order.owner_lock = Some(self.files.lock(id.run, step));
-        order.lease_ms = match control.now() {
-            Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
+        order.lease_until_ms = match control.now() {
+            Signal::Renewed { until_ms } => Some(guard_until_ms(until_ms)),
             Signal::Cancel | Signal::Lost => Some(0),
         };
         for file in &spec.dotenv {
@@ -388,10 +388,10 @@ impl Commands {
     }
 }
 
-/// Returns the lease for a supervisor, in ms. The supervisor adds its own grace, which must be over before the
-/// store's lease lapses.
-pub(crate) fn guard_ms(until_ms: u64) -> u64 {
-    (left(until_ms).as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
+/// Returns the end of the lease for a supervisor. The supervisor adds its own grace, which must be over before the
+/// store's lease ends.
+pub(crate) fn guard_until_ms(until_ms: u64) -> u64 {
+    until_ms.saturating_sub(LEASE_GRACE_MS)
 }
 
 /// Returns a text that fits into an environment variable. Only the end of a long text is kept, because the end

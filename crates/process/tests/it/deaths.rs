@@ -2,7 +2,7 @@
 
 use std::{process::Stdio, time::Duration};
 
-use sprag_process::{Error, Order, Reason, become_subreaper, kill_orphans};
+use sprag_process::{Error, Order, Reason, become_subreaper, boot_ms, kill_orphans};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -47,7 +47,7 @@ async fn o09_the_tree_of_a_killed_worker_is_stopped() {
 async fn o13_the_tree_of_a_stopped_worker_is_stopped() {
     let bench = Bench::new();
     let mut order = bench.order(&format!("{DAEMON}; sleep 1000"));
-    order.lease_ms = Some(1_500);
+    order.lease_until_ms = Some(boot_ms() + 1_500);
     let (mut worker, supervisor) = worker(&bench, &order).await;
     bench.pid("daemon").await;
     let worker_pid = worker.id().expect("it runs") as i32;
@@ -193,9 +193,22 @@ async fn a_stopped_supervisor_is_woken_by_the_next_command() {
 async fn a_command_is_not_started_for_a_worker_without_a_lease() {
     let bench = Bench::new();
     let mut order = bench.order("echo started >proof");
-    order.lease_ms = Some(0);
+    order.lease_until_ms = Some(0);
     let mut running = start(order).await;
     assert_eq!(running.started(), None);
+    assert_eq!(wait(&mut running).await.reason, Reason::LeaseLost);
+    assert!(!bench.path("proof").exists());
+}
+
+/// A worker that is stopped between its claim and the start of the command continues when its lease is over, and another
+/// worker may have done the step.
+#[tokio::test]
+async fn e21_a_lease_that_ended_between_the_order_and_its_start_starts_nothing() {
+    let bench = Bench::new();
+    let mut order = bench.order("echo started >proof");
+    order.lease_until_ms = Some(boot_ms() + 100);
+    eventually("the lease is over", || boot_ms() > order.lease_until_ms.unwrap_or_default()).await;
+    let mut running = start(order).await;
     assert_eq!(wait(&mut running).await.reason, Reason::LeaseLost);
     assert!(!bench.path("proof").exists());
 }

@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
-use sprag_process::{Error, NotStarted, Reason, RefusalKind, spawn};
+use sprag_process::{Error, NotStarted, Reason, RefusalKind, boot_ms, spawn};
 
 use crate::common::{Bench, run, start, supervisor, wait};
 
@@ -127,7 +127,7 @@ async fn kill_does_not_wait_for_the_grace() {
 async fn o13_i14_an_unrenewed_lease_stops_the_tree() {
     let bench = Bench::new();
     let mut order = bench.order("sleep 1000");
-    order.lease_ms = Some(150);
+    order.lease_until_ms = Some(boot_ms() + 150);
     let ended = run(order).await;
     assert_eq!(ended.reason, Reason::LeaseLost);
     bench.assert_no_process_is_left();
@@ -137,9 +137,9 @@ async fn o13_i14_an_unrenewed_lease_stops_the_tree() {
 async fn a_renewed_lease_lasts() {
     let bench = Bench::new();
     let mut order = bench.order("while [ ! -e go ]; do sleep 0.02; done");
-    order.lease_ms = Some(1_500);
+    order.lease_until_ms = Some(boot_ms() + 1_500);
     let mut running = start(order).await;
-    running.renew(Duration::from_secs(60)).expect("it listens");
+    running.renew(boot_ms() + 60_000).expect("it listens");
     let beyond = tokio::time::timeout(Duration::from_millis(1_700), running.wait()).await;
     assert!(beyond.is_err(), "it goes on");
     std::fs::write(bench.path("go"), "").expect("a file");

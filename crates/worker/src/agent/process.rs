@@ -21,7 +21,7 @@ use sprag_store::Ending;
 use super::asking::{Asked, Asking, send_answer};
 use super::thread::HeldThread;
 use super::transcript::Transcript;
-use crate::command::{Work, failed, guard_ms};
+use crate::command::{Work, failed, guard_until_ms};
 use crate::control::{Control, Signal, left, pause};
 use crate::slots::Ended;
 
@@ -149,7 +149,7 @@ pub(crate) async fn run(
             biased;
             signal = control.next(), if !state.is_killed => {
                 let told = match signal {
-                    Signal::Renewed { until_ms } => running.renew(Duration::from_millis(guard_ms(until_ms))),
+                    Signal::Renewed { until_ms } => running.renew(guard_until_ms(until_ms)),
                     Signal::Cancel => {
                         state.stop(Stop::Cancelled, &agent).await;
                         Ok(())

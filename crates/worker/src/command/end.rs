@@ -7,7 +7,7 @@ use sprag_pipeline::{Check, Kind, StepSpec};
 use sprag_process::{Ended as ProcessEnded, Order, Reason};
 use sprag_store::{Assignment, Ending};
 
-use super::{Commands, LEFT_OUTPUTS_MS, guard_ms};
+use super::{Commands, LEFT_OUTPUTS_MS, guard_until_ms};
 use crate::control::{Control, Signal, left};
 use crate::environment::Stop;
 use crate::evidence::{self, Missing, Outputs, Patience, Places};
@@ -83,7 +83,7 @@ impl Work<'_> {
                 ended = running.wait() => break ended,
                 signal = control.next(), if !killed => {
                     let told = match signal {
-                        Signal::Renewed { until_ms } => running.renew(Duration::from_millis(guard_ms(until_ms))),
+                        Signal::Renewed { until_ms } => running.renew(guard_until_ms(until_ms)),
                         Signal::Cancel => running.cancel(),
                         Signal::Lost => {
                             killed = true;
@@ -274,8 +274,8 @@ impl Work<'_> {
         order.env.remove("SPRAG_OUTPUT");
         let took_ms = sprag_process::boot_ms().saturating_sub(began_ms);
         order.timeout_ms = spec.timeout_ms.map(|limit_ms| limit_ms.saturating_sub(took_ms).max(1));
-        order.lease_ms = match control.now() {
-            Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
+        order.lease_until_ms = match control.now() {
+            Signal::Renewed { until_ms } => Some(guard_until_ms(until_ms)),
             Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
             Signal::Lost => return Err(Ended::Lost),
         };
