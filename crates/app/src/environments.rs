@@ -325,7 +325,7 @@ impl Environments {
 }
 
 /// Whether a step lands the work of its run.
-pub(crate) fn is_landing(spec: &str) -> bool {
+pub fn is_landing(spec: &str) -> bool {
     serde_json::from_str::<StepSpec>(spec).is_ok_and(|spec| matches!(spec.kind, Kind::Land { .. }))
 }
 

@@ -85,6 +85,21 @@ pub fn why_attempt_failed(row: &ExecutionRow) -> String {
     told.unwrap_or_else(|| "no reason was reported".to_owned())
 }
 
+/// Returns a few words on why a step failed, whose last attempt this is; a fan-out and a child pipeline have none.
+pub fn why_step_failed(app: &App, work: WorkKind, step: &StepRow, last: Option<&ExecutionRow>) -> String {
+    if let Some(items) = step.items.map(|list| list.items).filter(|items| items.failed > 0) {
+        return format!("{} of {} items failed", items.failed, items.total);
+    }
+    if let (WorkKind::Child, Some(child)) = (work, step.work) {
+        let child = RunId::from_i64(child);
+        let first = RunWithPlan::load(app, child).and_then(|known| failures(app, &known));
+        if let Some(first) = first.ok().and_then(|all| all.into_iter().next()) {
+            return format!("run {child}: {}", first.line());
+        }
+    }
+    last.map_or_else(|| no_attempt(work, step), why_attempt_failed)
+}
+
 /// Returns the failed steps of a run and of its child runs. A fan-out is represented by its failed items, and a child
 /// pipeline by its failed steps.
 pub fn failures(app: &App, known: &RunWithPlan) -> Result<Vec<FailedStep>, Error> {
@@ -120,7 +135,7 @@ fn collect(app: &App, known: &RunWithPlan, depth: u32, found: &mut Vec<FailedSte
             run: known.id().to_string(),
             attempt: step.attempt,
             attempts: planned.policy.attempts,
-            why: last.map_or_else(|| no_attempt(planned.work, step), why_attempt_failed),
+            why: why_step_failed(app, planned.work, step, last),
             last_lines: last.map(|row| last_lines(app, row, &name)).unwrap_or_default(),
             step: name,
         });

@@ -107,9 +107,13 @@ impl RunWithPlan {
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
-            let newest = app.store.queries().runs(None, &[], 1)?;
+            let newest = app.store.queries().runs(None, &[], LOOK_BACK)?;
             let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
-            newest.into_iter().next().ok_or_else(none)?.row?
+            // A board is a run too, and not the one that a person means who names none.
+            let queries = app.store.queries();
+            let is_run = |row: &RunRow| !row.open && queries.board(row.id).is_ok_and(|board| board.is_none());
+            let at = newest.iter().position(|listed| listed.row.as_ref().is_ok_and(is_run)).unwrap_or(0);
+            newest.into_iter().nth(at).ok_or_else(none)?.row?
         }
         Some(text) => match text.parse::<RunId>() {
             Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text), Ok)?,

@@ -65,12 +65,12 @@ pub use changes::{FileChange, MOST_OVER_HTTP, RunChanges, RunDiff, run_changes, 
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};
-pub use environments::{Environments, OutOfOrder, Then, remove_or_pool};
+pub use environments::{Environments, OutOfOrder, Then, is_landing, remove_or_pool};
 pub use error::{Error, ErrorKind, Hint};
 pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
 pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
-pub use failures::{FailedStep, failures, why_attempt_failed, why_failed};
+pub use failures::{FailedStep, failures, why_attempt_failed, why_failed, why_step_failed};
 pub use graph::{GraphLayout, GraphStep, GraphView};
 pub use idempotency::RunRequest;
 pub use idle::first_left;

@@ -79,6 +79,9 @@ pub fn log_place(app: &App, files: &Files, row: &ExecutionRow, step: &str) -> Re
 pub fn why_no_log(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<String, Error> {
     let name = known.name_of(app, step.no);
     let planned = known.plan.step(step.node());
+    if known.is_board() && step.item_of.is_none() {
+        return Ok(format!("a board prints nothing: sprag board show {}", known.plan.name));
+    }
     if step.items.is_some() {
         return Ok(format!("{name} has none of its own: its items have"));
     }

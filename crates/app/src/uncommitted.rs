@@ -101,7 +101,7 @@ fn look(plan: &Plan, folder: &Path) -> Option<(UncommittedView, DirtyPolicy)> {
     };
     let message = match dirty {
         DirtyPolicy::Ignore => {
-            format!("not part of this run: {found}; commit them, or set `worktree: {{ dirty: include }}`")
+            format!("not part of this run: {found}; commit, or set `worktree: {{ dirty: include }}`")
         }
         DirtyPolicy::Include => format!("this run starts with {found}"),
         DirtyPolicy::Refuse => {

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN", help_heading = GLOBAL)]
     pub(crate) color: Colour,
-    /// Log more to stderr; -vv logs even more
+    /// Log more to stderr
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = GLOBAL)]
     pub(crate) verbose: u8,
     #[command(subcommand)]

@@ -49,7 +49,16 @@ pub(crate) fn parse() -> Result<Args, Failure> {
         Ok(matches) => matches,
         Err(error) => match without_server(&error) {
             Some(failure) => return Err(failure),
-            None => nearest_command(error).exit(),
+            None => {
+                let error = nearest_command(error);
+                let is_mistake = error.use_stderr();
+                if !is_mistake || !std::env::args_os().any(|word| word == "--json") {
+                    error.exit()
+                }
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+                return Err(Failure::usage(first).next("sprag --help lists commands and options"));
+            }
         },
     };
     Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))

@@ -8,7 +8,7 @@ use serde_json::json;
 use sprag_app::view::{GateView, is_not_run, round_of, wall_ms};
 use sprag_app::{
     App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, agent_waits, gate_text, keep_time,
-    questions_alone, why_attempt_failed,
+    questions_alone, why_attempt_failed, why_step_failed,
 };
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
@@ -337,8 +337,14 @@ impl<'k> Screen<'k> {
     }
 
     fn why(&self, id: ExecutionId) -> Result<String, Failure> {
-        let row = self.app.execution(id)?;
-        Ok(row.map_or_else(|| "no reason was reported".to_owned(), |row| why_attempt_failed(&row)))
+        let (row, step) = (self.app.execution(id)?, self.app.step(self.known.id(), id.step)?);
+        Ok(match (row, step) {
+            (Some(row), _) => why_attempt_failed(&row),
+            (None, Some(step)) => {
+                why_step_failed(self.app, self.known.plan.step(step.node()).work, &step, None)
+            }
+            (None, None) => "no reason was reported".to_owned(),
+        })
     }
 
     /// Prints what the run waits for, if none of its steps is being executed.
@@ -425,7 +431,7 @@ impl<'k> Screen<'k> {
     }
 
     fn draw_line(&mut self, text: &str) {
-        let cut: String = text.chars().take(columns() - 1).collect();
+        let cut = fitted(text, columns());
         eprint!("{}{}", erased(self.drawn, columns()), self.style.dim(&cut));
         let _ = std::io::stderr().flush();
         self.drawn = cut.chars().count();
@@ -446,6 +452,19 @@ fn columns() -> usize {
     usize::from(rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)))
 }
 
+/// Returns the part of a progress line that fits on the rows it may have. There is room for the `^C` that a terminal
+/// writes after it.
+fn fitted(text: &str, columns: usize) -> String {
+    const ROWS: usize = 3;
+    const ECHO: usize = 3;
+    let mut cut: String = text.chars().take(columns * ROWS - ECHO).collect();
+    let last_row = cut.chars().count() % columns;
+    if last_row + ECHO > columns {
+        cut.push_str(&" ".repeat(columns - last_row + 1));
+    }
+    cut
+}
+
 /// Returns the text that removes a line of this many characters, in which the cursor is. In a terminal that has become
 /// narrower since, the line takes several rows.
 fn erased(characters: usize, columns: usize) -> String {
@@ -457,7 +476,17 @@ fn erased(characters: usize, columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::erased;
+    use super::{erased, fitted};
+
+    #[test]
+    fn a_long_progress_line_continues_on_the_next_row_and_leaves_room_for_an_echo() {
+        assert_eq!(fitted("short", 80), "short");
+        assert_eq!(fitted(&"x".repeat(100), 80).chars().count(), 100);
+        for characters in 1..400 {
+            let cut = fitted(&"x".repeat(characters), 80).chars().count();
+            assert!(cut % 80 <= 77 && cut <= 240, "{characters} became {cut}");
+        }
+    }
 
     #[test]
     fn a_line_is_erased_whole_after_the_terminal_became_narrower() {

@@ -12,6 +12,12 @@ pub(crate) struct ListOptions {
     /// Only runs with this label; repeat it for more
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<String>,
+    /// Only runs of this pipeline
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) pipeline: Option<String>,
+    /// Only runs started since then: a duration such as 2d, or a time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
     /// List boards too (`sprag board ls` lists them alone)
     #[arg(long)]
     pub(crate) boards: bool,

@@ -184,7 +184,7 @@ Examples:
 /// The options of a new webhook.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NewHookArgs {
-    /// Where to POST: http://HOST:PORT/PATH
+    /// Where to POST: https://HOST/PATH, or http://HOST:PORT/PATH
     #[arg(required_unless_present = "run")]
     pub(crate) url: Option<String>,
     /// Run this command instead, with the message on its stdin; exit code 0 accepts it

@@ -130,7 +130,7 @@ fn a_run_of_a_server_is_found_by_its_name_and_shows_its_failure() {
     }
     scene.sandbox.sprag(["board", "new", "plans"]).expect(0);
     assert_eq!(scene.sprag(&["status", "plans", "--json"]).expect(0).json()["pipeline"], "plans");
-    assert_eq!(scene.sprag(&["status", "--json"]).expect(0).json()["pipeline"], "plans", "the newest");
+    assert_eq!(scene.sprag(&["status", "--json"]).expect(0).json()["pipeline"], "fails", "a board is no run");
     let several = scene.server.request("GET", "/v1/runs/find?name=0").send();
     assert!([404, 422].contains(&several.status), "{several:?}");
     let told = scene.sprag(&["run", "fails.yaml", "--slots", "2"]).expect(2).stderr;

@@ -197,3 +197,96 @@ fn a_step_that_a_rewound_run_does_not_reach_is_not_run() {
         assert_eq!(sandbox.step(&run, "ship")["not_run"], true);
     }
 }
+
+/// `logs --failed` is the command that a failed run suggests: it shows failures of steps that print nothing, too.
+#[test]
+fn every_failure_has_a_reason_and_logs_failed_shows_it() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("fails", "steps:\n  - { id: t, run: echo the reason; exit 7 }\n");
+    sandbox.yaml("child", "steps:\n  - { id: c, pipeline: fails.yaml }\n");
+    sandbox.yaml("fan", "steps:\n  - id: fan\n    foreach: [0, 1, 0]\n    run: exit {{ item }}\n");
+    sandbox.yaml(
+        "when",
+        "steps:\n  - { id: a, run: echo a }\n  - { id: b, when: steps.a.outputs.j.nope > 3, run: echo b }\n",
+    );
+    let told = sandbox.sprag(["run", "child.yaml"]).expect(100).stderr;
+    assert!(!told.contains("no reason was reported") && told.contains("t failed: exit code 7"), "{told}");
+    let told = sandbox.sprag(["logs", "--failed"]).expect(0).stderr;
+    assert!(told.contains("t failed: exit code 7") && told.contains("the reason"), "{told}");
+    let told = sandbox.sprag(["run", "fan.yaml"]).expect(100).stderr;
+    assert!(told.contains("fan failed: 1 of 3 items failed"), "{told}");
+    sandbox.sprag(["run", "when.yaml"]).expect(100);
+    let told = sandbox.sprag(["logs", "--failed"]).expect(0).stderr;
+    assert!(told.contains("b failed") && told.contains("nope"), "{told}");
+    sandbox.yaml("fine", "steps:\n  - { id: t, run: echo fine }\n");
+    sandbox.sprag(["run", "fine.yaml"]).expect(0);
+    assert!(sandbox.sprag(["logs", "--failed"]).expect(0).stderr.contains("no step of run"));
+}
+
+#[test]
+fn the_newest_run_is_no_board_and_lists_can_be_narrowed() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("one", "steps:\n  - { id: a, run: 'true' }\n");
+    sandbox.yaml("two", "steps:\n  - { id: a, run: 'true' }\n");
+    sandbox.sprag(["run", "one.yaml"]).expect(0);
+    sandbox.sprag(["run", "two.yaml"]).expect(0);
+    sandbox.sprag(["board", "new", "bb"]).expect(0);
+    assert_eq!(sandbox.json(["status", "--json"])["pipeline"], "two");
+    let listed = sandbox.json(["ls", "--pipeline", "one", "--json"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(sandbox.json(["ls", "--since", "1d", "--json"]).as_array().map(Vec::len), Some(2));
+    let none = sandbox.json(["ls", "--since", "2100-01-01T00:00:00Z", "--json"]);
+    assert_eq!(none.as_array().map(Vec::len), Some(0), "{none}");
+    assert!(sandbox.sprag(["ls", "--since", "bogus"]).expect(2).stderr.contains("write it like 10m"));
+    assert!(sandbox.sprag(["ls", "--status", "waiting"]).expect(2).stderr.contains("--waiting"));
+    // Mistakes are objects for programs, whatever finds them.
+    for args in [&["ls", "--bogus", "--json"][..], &["nonsense", "--json"]] {
+        let told = sandbox.sprag(args).expect(2).stderr;
+        let told: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+        assert!(told["message"].is_string(), "{told}");
+    }
+}
+
+#[test]
+fn a_named_pipeline_runs_in_its_project_and_a_hint_names_a_worker_that_fits() {
+    let sandbox = Sandbox::new();
+    sandbox.write(".sprag/pipelines/ci.yaml", "steps:\n  - { id: a, run: pwd > where }\n");
+    sandbox.write("below/it/file", "");
+    let mut command = sandbox.command(["run", "ci"]);
+    command.current_dir(sandbox.path("below/it"));
+    sandbox.start_command(command).finish().expect(0);
+    assert!(!sandbox.read("where").contains("below"), "{}", sandbox.read("where"));
+    sandbox.yaml("special", "steps:\n  - { id: a, run: 'true', queue: special, labels: [gpu] }\n");
+    let told = sandbox.sprag(["run", "special.yaml", "--detach"]).expect(0).stderr;
+    assert!(told.contains("sprag worker --queue special --label gpu"), "{told}");
+    // A reader that wants only the first line ends the output, and nothing else.
+    let mut command = sandbox.command(["completion", "bash"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("sprag runs");
+    drop(child.stdout.take());
+    let told = child.wait_with_output().expect("it ends");
+    assert!(!String::from_utf8_lossy(&told.stderr).contains("panicked"), "{told:?}");
+}
+
+#[test]
+fn a_run_of_a_server_says_what_it_waits_for() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let url = format!("http://{}", server.addr);
+    sandbox.yaml("task", "steps:\n  - { id: t, task: { prompt: Look at it. } }\n");
+    let watching = sandbox.start(["run", "task.yaml", "--server", &url]);
+    until("the wait is shown", || watching.stderr().contains("waiting: t: "));
+    assert!(watching.stderr().contains("sprag task claim"), "{}", watching.stderr());
+    watching.signal(Signal::INT);
+    watching.finish().expect(0);
+    sandbox.yaml("fails", "steps:\n  - { id: t, run: exit 7 }\n");
+    sandbox.yaml("child", "steps:\n  - { id: c, pipeline: fails.yaml }\n");
+    let told = sandbox.sprag(["run", "child.yaml", "--server", &url]).expect(2).stderr;
+    assert!(told.contains("needs fails.yaml") && !told.contains("error: error"), "{told}");
+    sandbox.sprag(["run", "fails.yaml", "--server", &url]).expect(100);
+    let told = sandbox.sprag(["explain", "--server", &url]).expect(0).stdout;
+    assert!(told.contains(&format!("t --server {url}")), "{told}");
+    drop(server);
+    let told = sandbox.sprag(["ls", "--server", &url]).expect(1).stderr;
+    assert!(told.contains("no server answers at") && told.contains("sprag serve"), "{told}");
+}

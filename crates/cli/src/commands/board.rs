@@ -125,7 +125,7 @@ fn ls(context: &Context, boards: &[BoardView]) {
             ]
         })
         .collect();
-    table(context.style, &["BOARD", "STATUS", "SETTLED", "CLAIMED", "FAILED", "RUN"], &rows);
+    table(context.style, &["BOARD", "STATUS", "FINISHED", "CLAIMED", "FAILED", "RUN"], &rows);
 }
 
 fn headline(board: &BoardView) {

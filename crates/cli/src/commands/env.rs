@@ -132,6 +132,10 @@ async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> R
         })?;
         outcomes.tell(context, &row.path, if how.is_empty() { "removed" } else { &how });
     }
+    if !outcomes.any {
+        let none = Failure::error(format!("nothing to remove: the worktree of run {run} is gone"));
+        return Err(Failure { exit: Exit::Nothing, ..none });
+    }
     outcomes.finish(context);
     Ok(Exit::Ok)
 }
@@ -140,10 +144,13 @@ async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> R
 #[derive(Default)]
 struct Outcomes {
     told: Vec<Value>,
+    /// Whether there was anything to tell.
+    any: bool,
 }
 
 impl Outcomes {
     fn tell(&mut self, context: &Context, what: &str, how: &str) {
+        self.any = true;
         if context.json {
             self.told.push(json!({ "path": what, "outcome": how }));
         } else {

@@ -14,11 +14,11 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
         (Err(_), Some(name)) if app.find_rule(name).is_ok() => return super::rule::explain(context, name),
         (Err(error), _) => return Err(error),
     };
-    print(context, &json!(sprag_app::explain(&app, &known)?), app.now().wall_ms)
+    print(context, &json!(sprag_app::explain(&app, &known)?), app.now().wall_ms, "")
 }
 
-/// Prints an explanation, from the value that programs see.
-pub(super) fn print(context: &Context, told: &Value, now_ms: i64) -> Result<Exit, Failure> {
+/// Prints an explanation, from the value that programs see. `at` is added to the commands that it names.
+pub(super) fn print(context: &Context, told: &Value, now_ms: i64, at: &str) -> Result<Exit, Failure> {
     if context.json {
         line(&told.to_string());
         return Ok(Exit::Ok);
@@ -41,10 +41,11 @@ pub(super) fn print(context: &Context, told: &Value, now_ms: i64) -> Result<Exit
     }
     let is_blocked = |step: &Value| blocked.iter().any(|one| one["step"] == *step);
     for failure in failed.iter().filter(|failure| !is_blocked(&failure["step"])) {
-        print_failure(style, &id, failure);
+        print_failure(style, &id, failure, at);
     }
     if status == "failed" {
-        line(&format!("  {} sprag retry {id}", style.dim("next:")));
+        let verb = if blocked.is_empty() { "retry" } else { "resume" };
+        line(&format!("  {} sprag {verb} {id}{at}", style.dim("next:")));
     }
     blocked.iter().for_each(|step| print_blocked(style, &id, step));
     steps.iter().for_each(|step| print_wait(style, step, now_ms));
@@ -73,14 +74,14 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn print_failure(style: Style, id: &str, failure: &Value) {
+fn print_failure(style: Style, id: &str, failure: &Value, at: &str) {
     let Ok(failure) = serde_json::from_value::<FailedStep>(failure.clone()) else { return };
     let of_child = if failure.run == id { String::new() } else { format!(" (run {})", failure.run) };
     line(&format!("  {} {}{of_child}", style.sign("failed"), style.red(&plain(&failure.line()))));
     for text in &failure.last_lines {
         line(&format!("      {} {text}", style.dim("│")));
     }
-    line(&format!("      {} sprag logs {} {}", style.dim("log:"), failure.run, failure.step));
+    line(&format!("      {} sprag logs {} {}{at}", style.dim("log:"), failure.run, failure.step));
 }
 
 fn print_blocked(style: Style, id: &str, step: &Value) {

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sprag_app::view::is_current;
-use sprag_app::{App, ExecutionRow, Files, Row, StepRow, Topic, find_attempt, log_place, why_no_log};
+use sprag_app::{
+    App, ExecutionRow, Files, LogPlace, Row, StepRow, Topic, find_attempt, log_place, why_no_log,
+};
 use sprag_lifecycle::{ExecutionId, StepNo, Word, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::run::tell_failures;
 use crate::args::LogOptions;
 use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
@@ -58,7 +61,10 @@ pub(crate) async fn logs(
         if !follow || over {
             wanted.check_attempt(&executions, &chosen)?;
             if failed && chosen.is_empty() {
-                eprintln!("no step of run {id} has failed");
+                // Steps without a log of their own: children, conditions, gates.
+                if !tell_failures(&app, &known)? {
+                    eprintln!("no step of run {id} has failed");
+                }
                 return Ok(Exit::Ok);
             }
             return wanted.say_what_is_missing(&context.files(), &steps, &executions, &chosen);
@@ -88,8 +94,8 @@ pub(super) fn start_of(text: &str, now_ms: i64) -> Result<String, Failure> {
         return Ok(rfc3339(now_ms.saturating_sub(ms)));
     }
     let time: Result<jiff::Timestamp, _> = text.parse();
-    time.map(|time| rfc3339(time.as_millisecond())).map_err(|error| {
-        Failure::usage(format!("--since {text:?}: {error}"))
+    time.map(|time| rfc3339(time.as_millisecond())).map_err(|_| {
+        Failure::usage(format!("--since {text:?} is neither a duration nor a time"))
             .next("write it like 10m, or 2026-01-31T10:00:00Z")
     })
 }
@@ -157,7 +163,12 @@ impl LogSelection<'_> {
             let name = self.known.name_of(self.app, row.id.step);
             let place = log_place(self.app, files, row, &name)?;
             shown |= std::fs::metadata(files.log(row.id, &name)).is_ok_and(|found| found.len() > 0);
-            if let Some(what) = place.told() {
+            if place == LogPlace::Missing && self.is_landing(steps, row.id.step) {
+                told.push(format!(
+                    "{name} printed nothing: no command runs in it; see sprag explain {}",
+                    row.id.run
+                ));
+            } else if let Some(what) = place.told() {
                 told.push(format!("the log of {name}, attempt {}: {what}", row.id.attempt));
             }
             // The shown attempt is not the present one.
@@ -187,6 +198,12 @@ impl LogSelection<'_> {
     fn is_task(&self, steps: &[StepRow], no: StepNo) -> bool {
         let step = steps.iter().find(|step| step.no == no);
         step.is_some_and(|step| self.known.plan.step(step.node()).work == WorkKind::Task)
+    }
+
+    /// Returns whether a step lands the work of the run, which only prints if it runs a command to verify.
+    fn is_landing(&self, steps: &[StepRow], no: StepNo) -> bool {
+        let step = steps.iter().find(|step| step.no == no);
+        step.is_some_and(|step| sprag_app::is_landing(&self.known.plan.step(step.node()).spec))
     }
 
     /// Returns the reasons why nothing at all was printed.

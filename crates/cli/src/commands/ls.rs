@@ -19,7 +19,16 @@ pub(crate) fn ls(context: &Context, options: &ListOptions) -> Result<Exit, Failu
     let statuses = options.statuses()?;
     let app = context.app()?;
     let labels = parse_labels(options.labels.iter().map(String::as_str))?;
-    let filter = RunFilter { statuses, labels, without_boards: !options.boards, ..RunFilter::default() };
+    let since =
+        options.since.as_deref().map(|text| super::logs::start_of(text, app.now().wall_ms)).transpose()?;
+    let filter = RunFilter {
+        statuses,
+        labels,
+        pipeline: options.pipeline.clone(),
+        since_ms: since.as_deref().and_then(sprag_app::time_ms),
+        without_boards: !options.boards,
+        ..RunFilter::default()
+    };
     print(context, &find(&app, filter, options)?, options, app.now().wall_ms)
 }
 
@@ -33,7 +42,9 @@ impl ListOptions {
         let known = || RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
         let parsed = self.status.iter().map(|text| {
             RunStatus::parse(text).ok_or_else(|| {
-                Failure::usage(format!("{text:?} is no status of a run")).next(format!("one of: {}", known()))
+                let hint = if text.starts_with("wait") { "`--waiting` lists runs that wait; " } else { "" };
+                Failure::usage(format!("{text:?} is no status of a run"))
+                    .next(format!("{hint}one of: {}", known()))
             })
         });
         let named: Vec<RunStatus> = parsed.collect::<Result<_, _>>()?;

@@ -52,7 +52,7 @@ use sprag_pipeline::Diagnostics;
 use crate::args::{Answer, Args, Command, WorkerCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, line};
+use crate::show::{Style, contents, line};
 
 /// Executes the command of the command line.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
@@ -95,6 +95,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 lease,
                 bus,
                 fake_agents,
+                dir: pipelines::project_of(&file),
             };
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
@@ -197,6 +198,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 lease: worker::lease("30s")?,
                 bus: None,
                 fake_agents: agents.is_some(),
+                dir: None,
             };
             do_it::do_it(&context, task, options).await
         }
@@ -208,7 +210,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Lifecycle { entity } => machine::lifecycle(&context, entity.as_deref()),
         Command::Doctor { bus } => machine::doctor(&context, broker(bus)?.as_ref()).await,
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "sprag", &mut script);
+            contents(&String::from_utf8_lossy(&script));
             Ok(Exit::Ok)
         }
         Command::Manual { folder } => manual::manual(&context, &folder),

@@ -37,6 +37,15 @@ pub(crate) fn find(named: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Returns the folder of the project, if the user named one of its pipelines: that is where its runs work, from whatever
+/// folder below it they are started.
+pub(crate) fn project_of(named: &Path) -> Option<PathBuf> {
+    let name = named.to_str().filter(|name| !name.contains(['/', '.']) && !named.exists())?;
+    self::named(name)?;
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().find(|folder| folder.join(FOLDER).is_dir()).map(Path::to_owned)
+}
+
 /// Returns the file of the project's pipeline with this name, if there is one.
 pub(crate) fn named(name: &str) -> Option<PathBuf> {
     all().into_iter().find(|(one, _)| one == name).map(|(_, path)| path)
@@ -98,7 +107,11 @@ pub(crate) fn list(context: &Context) -> Result<Exit, Failure> {
         line(&json!(told).to_string());
     } else {
         table(context.style, &["PIPELINE", "CONTENTS"], &rows);
-        eprintln!("run one: sprag run {}", known[0].0);
+        let valid = told.iter().find(|one| one["valid"] == true).and_then(|one| one["name"].as_str());
+        match valid {
+            Some(name) => eprintln!("run one: sprag run {}", plain(name)),
+            None => eprintln!("none of them is valid: sprag validate {}", known[0].0),
+        }
     }
     Ok(Exit::Ok)
 }

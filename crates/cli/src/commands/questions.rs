@@ -19,11 +19,11 @@ pub(crate) fn questions(context: &Context) -> Result<Exit, Failure> {
         let known = find_run(&app, Some(&gate.run.to_string()))?;
         views.push(json!(GateView::of(&gate, &known.run.pipeline, &known.name_of(&app, gate.step), now)));
     }
-    print(context, &views, now.wall_ms)
+    print(context, &views, now.wall_ms, "")
 }
 
-/// Prints open questions, from the values that programs see.
-pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64) -> Result<Exit, Failure> {
+/// Prints open questions, from the values that programs see. `at` is added to the commands that answer them.
+pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64, at: &str) -> Result<Exit, Failure> {
     if context.json {
         line(&json!(questions).to_string());
         return Ok(Exit::Ok);
@@ -49,7 +49,7 @@ pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64) -> Resu
             let told = format!("{} ({}{required}){about}", word("name"), word("type"));
             line(&format!("    field {}", hanging(&told, 4)));
         }
-        line(&style.dim(&format!("    sprag approve {run} {step} · sprag reject {run} {step}")));
+        line(&style.dim(&format!("    sprag approve {run} {step}{at} · sprag reject {run} {step}{at}")));
     }
     Ok(Exit::Ok)
 }

@@ -1,6 +1,7 @@
 //! `sprag run`, `retry`, `resume`, `cancel`: starting, continuing and ending runs.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) bus: Option<Address>,
     /// Whether all agents are replaced by the fake one.
     pub(crate) fake_agents: bool,
+    /// The folder in which the run works; the working folder if it is left out.
+    pub(crate) dir: Option<PathBuf>,
 }
 
 pub(crate) async fn start(
@@ -76,8 +79,12 @@ pub(crate) async fn start_loaded(
         refuse_missing_agents(&pipeline)?;
     }
     let app = context.app()?;
-    let dir =
-        std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?;
+    let dir = match options.dir.clone() {
+        Some(dir) => dir,
+        None => {
+            std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?
+        }
+    };
     // A key may name an existing run. Then nothing starts here, and the worker decides.
     let told = match options.idempotency_key {
         Some(_) => sprag_app::uncommitted(&plan, &dir),
@@ -164,10 +171,22 @@ fn leave(
     }
     line(&run.to_string());
     if !app.has_workers()? {
-        eprintln!("no worker is running: start one with `sprag worker`");
+        let known = find_run(app, Some(&run.to_string()))?;
+        eprintln!("no worker is running: start one with `sprag worker{}`", worker_options(&known));
     }
     eprintln!("watch it: sprag watch {run}");
     Ok(Exit::Ok)
+}
+
+/// Returns the options of a worker that fits all steps of a run.
+fn worker_options(known: &RunWithPlan) -> String {
+    let steps = || known.plan.steps.iter().filter(|step| step.is_for_workers());
+    let queues: BTreeSet<&str> = steps().map(|step| step.queue.as_str()).collect();
+    let labels: BTreeSet<&str> = steps().flat_map(|step| step.labels.iter().map(String::as_str)).collect();
+    let queues = queues.into_iter().map(|queue| format!(" --queue {}", plain(queue)));
+    let is_usual = steps().all(|step| step.queue == "default");
+    let labels = labels.into_iter().map(|label| format!(" --label {}", plain(label)));
+    if is_usual { labels.collect() } else { queues.chain(labels).collect() }
 }
 
 /// The options of the worker that executes a run, as far as the user set them.
@@ -318,11 +337,15 @@ pub(crate) fn outcome(
     let told =
         format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
     eprintln!("{}{why}", told.trim_end());
+    let mut is_blocked = false;
     if status == RunStatus::Failed {
         tell_failures(app, known)?;
+        // Only a person can make room for a landing; the step itself has done its part.
+        is_blocked = sprag_app::failures(app, known)?.iter().any(|step| step.why.starts_with("blocked: "));
     }
     let next = match status {
         RunStatus::Completed => format!("sprag status {run} · sprag logs {run}"),
+        RunStatus::Failed if is_blocked => format!("sprag explain {run} · sprag resume {run}"),
         RunStatus::Failed => format!("sprag logs {run} --failed · sprag retry {run}"),
         RunStatus::Cancelled => format!("sprag status {run} · sprag resume {run}"),
         _ => format!("sprag status {run} · sprag wait {run}"),
@@ -332,7 +355,8 @@ pub(crate) fn outcome(
 }
 
 /// Prints each failure with the last lines of its log.
-fn tell_failures(app: &App, known: &RunWithPlan) -> Result<(), Failure> {
+/// Prints every failure of a run. Returns whether there are any.
+pub(crate) fn tell_failures(app: &App, known: &RunWithPlan) -> Result<bool, Failure> {
     /// The most failures that are printed; further ones are counted.
     const MOST: usize = 20;
     let style = Style::stderr();
@@ -351,14 +375,20 @@ fn tell_failures(app: &App, known: &RunWithPlan) -> Result<(), Failure> {
     if failures.len() > MOST {
         eprintln!("and {}", counted(failures.len() - MOST, "more failure"));
     }
-    Ok(())
+    Ok(!failures.is_empty())
 }
 
 pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, Some(run))?;
     let id = known.id();
-    let (status, is_attended) = match app.cancel_run(id, None).await {
+    // A second request would be refused, and recorded as such.
+    let cancelled = if known.run.status() == RunStatus::Cancelling {
+        Ok(Cancelled::Done { run: Box::new(known.run.clone()), is_attended: true })
+    } else {
+        app.cancel_run(id, None).await
+    };
+    let (status, is_attended) = match cancelled {
         Ok(Cancelled::Done { run, is_attended }) => (run.status(), is_attended),
         Ok(Cancelled::Changed { .. }) => return Ok(Exit::Ok),
         // It is cancelled already: that is what was asked for.

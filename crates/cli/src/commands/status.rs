@@ -42,6 +42,9 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
     if !labels.labels.is_empty() {
         line(&format!("  {} {}", style.dim("labels:"), told_labels(&json!(labels.labels))));
     }
+    if let Some(reason) = run.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        line(&format!("  {} {}", style.dim("reason:"), plain(reason)));
+    }
     let keys = known.task_keys(&app)?;
     let name = |step: &StepRow| keys.get(&step.no).cloned().unwrap_or_else(|| step_name(&known.plan, step));
     let names: Vec<String> = steps.iter().map(name).collect();
@@ -51,14 +54,19 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let status = if not_run { "not run".to_owned() } else { step.status().to_string() };
         let wait = waits.steps.get(&step.no).copied();
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
+        let of_step = || executions.iter().filter(|row| row.id.step == step.no);
         let tries = match round_of(&known.plan, step) {
             Some((round, most)) if step.started_ms.is_some() || round > 1 => {
                 format!("round {round} of {most}")
             }
-            _ if step.attempt > 1 && !not_run => format!("attempt {}", step.attempt),
+            _ if step.attempt > 1 && !not_run => {
+                // An attempt that was cancelled before it began is none.
+                let settled = step.status().is_settled();
+                let begun = of_step().rfind(|row| row.started_ms.is_some()).filter(|_| settled);
+                format!("attempt {}", begun.map_or(step.attempt, |row| row.id.attempt))
+            }
             _ => String::new(),
         };
-        let of_step = || executions.iter().filter(|row| row.id.step == step.no);
         let last = of_step().next_back();
         let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());
         // An attempt that failed is worth a word, also if the step was cancelled before the next one.
@@ -66,9 +74,13 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             |row: &&ExecutionRow| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str());
         let begun = || of_step().rfind(|row| row.started_ms.is_some());
         let attempt = last.filter(has_failed).or_else(|| begun().filter(has_failed));
+        let is_live = !step.status().is_settled() && step.attempt > 1;
         let failed = attempt
-            .filter(|_| step.status().is_settled() && status != "done" && !not_run)
-            .map(why_attempt_failed);
+            .filter(|_| is_live || step.status().is_settled() && status != "done" && !not_run)
+            .map(|row| {
+                let before = format!("attempt {} failed: ", row.id.attempt);
+                format!("{}{}", if is_live { &before } else { "" }, why_attempt_failed(row))
+            });
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
         let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(

@@ -23,6 +23,17 @@ impl AtRemote<'_> {
         };
         let file = pipelines::find(file)?;
         let loaded = sprag_pipeline::load_stream(&file).map_err(|problems| drawn(&problems))?;
+        let definition = loaded.pipeline.definition();
+        let other = definition.children.keys().chain(definition.prompts.keys()).next();
+        if let Some(other) = other {
+            return Err(Failure::usage(format!(
+                "{} needs {other}, which the server cannot read here",
+                file.display()
+            ))
+            .next(
+                "start the server with --project, and start its pipeline with `POST /v1/runs` or on its page",
+            ));
+        }
         let given = inputs::RawInputs { pairs, all: all.as_deref() };
         let (_, inputs) = inputs::prepare(&loaded.pipeline, &given, self.context.interactive)?;
         let labels = sprag_app::parse_labels(labels.iter().map(String::as_str))?;

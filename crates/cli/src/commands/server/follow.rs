@@ -12,8 +12,12 @@ use super::stream::{Following, News};
 use super::{AtRemote, LOOK, escaped, outcome, word};
 use crate::commands::ask::{Reply, TypedLines};
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, counted, hanging, line, plain, span};
+use crate::patience::Patience;
+use crate::show::{Style, counted, hanging, line, local, plain, span, time_in};
 use crate::tails::LineOptions;
+
+/// The most waits that are printed.
+const MOST_WAITS: usize = 5;
 
 impl AtRemote<'_> {
     /// `sprag watch RUN`: shows the run until it has ended.
@@ -41,6 +45,8 @@ impl AtRemote<'_> {
             journal: Journal { run: Some(run.to_owned()), after },
             tails: RemoteTails::new(run, &detail, options),
             running: BTreeMap::new(),
+            patience: Patience::default(),
+            said: Vec::new(),
         };
         let mut following = Following::new(&self.client);
         following.journal(Some(run), Some(after));
@@ -64,6 +70,7 @@ impl AtRemote<'_> {
                 }
                 return self.tell_questions(run).await;
             }
+            view.say_waits().await?;
             view.follow_logs(&mut following);
             // Lines of logs change nothing about the run's status.
             loop {
@@ -148,7 +155,7 @@ impl AtRemote<'_> {
             }
             eprintln!("{} sprag logs {run} --failed {at} · sprag retry {run} {at}", style.dim("next:"));
         } else {
-            eprintln!("{} sprag status {run} {at}", style.dim("next:"));
+            eprintln!("{} sprag status {run} {at} · sprag logs {run} {at}", style.dim("next:"));
         }
         Ok(())
     }
@@ -173,7 +180,8 @@ impl AtRemote<'_> {
             let ask = gate["ask"].as_str().unwrap_or_default();
             let asked = format!("{step} waits for an answer: {ask} [{}]", choices.join(", "));
             eprintln!("{} {}", style.bold("?"), hanging(&asked, 2));
-            eprintln!("{} sprag approve {run} {step} --server {server}", style.dim("next:"));
+            let at = format!("{run} {step} --server {server}");
+            eprintln!("{} sprag approve {at} · sprag reject {at}", style.dim("next:"));
         }
         if gates.is_empty() {
             eprintln!("{} sprag questions --server {server}", style.dim("next:"));
@@ -196,6 +204,10 @@ struct LiveView<'r, 'c> {
     tails: RemoteTails,
     /// The attempts that are being executed, by step, with their start times in milliseconds.
     running: BTreeMap<String, (u32, i64)>,
+    /// The time of the next look at what the run waits for.
+    patience: Patience,
+    /// The waits that were printed last.
+    said: Vec<String>,
 }
 
 impl LiveView<'_, '_> {
@@ -228,6 +240,33 @@ impl LiveView<'_, '_> {
                 self.show(entry).await?;
             }
         }
+    }
+
+    /// Prints what the run waits for, if none of its steps is being executed: after a moment, and at each change.
+    async fn say_waits(&mut self) -> Result<(), Failure> {
+        if self.remote.context.json || !self.running.is_empty() {
+            self.patience.reset();
+            return Ok(());
+        }
+        if !self.patience.is_due() {
+            return Ok(());
+        }
+        let told = self.remote.get(&format!("/v1/runs/{}/explain", escaped(&self.run))).await?;
+        let of_run = told["waits_for"].as_str().map(|what| format!("the run: {what}"));
+        let steps = told["steps"].as_array().into_iter().flatten();
+        let of_steps = steps.map(|step| {
+            let until = time_in(step, "until").map(|until| format!(" (until {})", local(until)));
+            let what = step["waits_for"].as_str().unwrap_or_default();
+            format!("{}: {what}{}", word(step, "id"), until.unwrap_or_default())
+        });
+        let waits: Vec<String> = of_run.into_iter().chain(of_steps).take(MOST_WAITS).collect();
+        if waits != self.said {
+            for text in &waits {
+                eprintln!("{} {}", Style::stderr().dim("waiting:"), hanging(&plain(text), 9));
+            }
+            self.said = waits;
+        }
+        Ok(())
     }
 
     /// Follows the logs of the steps that are being executed.
@@ -285,7 +324,8 @@ impl LiveView<'_, '_> {
             }
             "step.retried" => {
                 let why = self.why(step, began.map(|(attempt, _)| attempt)).await?;
-                format!("{} {step} failed: {why} {took}; it is tried again", style.bold("↻"))
+                let next = began.map(|(attempt, _)| format!("; retry {}", attempt + 1)).unwrap_or_default();
+                format!("{} {step} failed: {why} ({took}){next}", style.bold("↻"))
             }
             "step.repeated" => format!("{} {step} has ended a round {took}", style.bold("↻")),
             "step.cancelled" if began.is_none() => {

@@ -7,7 +7,7 @@ use sprag_lifecycle::Word;
 use super::{AtRemote, MOST_LISTED, escaped, status_of, word};
 use crate::args::{GraphFormat, ListOptions};
 use crate::commands::ls::{self, Listed};
-use crate::commands::{diff, explain, graph, questions};
+use crate::commands::{diff, explain, graph, logs, questions};
 use crate::exit::{Exit, Failure};
 use crate::show::{line, local, span, time_in};
 
@@ -23,6 +23,13 @@ impl AtRemote<'_> {
         }
         if !options.labels.is_empty() {
             query += &format!("&label={}", escaped(&options.labels.join(",")));
+        }
+        if let Some(pipeline) = &options.pipeline {
+            query += &format!("&pipeline={}", escaped(pipeline));
+        }
+        if let Some(since) = &options.since {
+            let now = jiff::Timestamp::now().as_millisecond();
+            query += &format!("&since={}", escaped(&logs::start_of(since, now)?));
         }
         let mut listed = Listed::default();
         let mut cursor = String::new();
@@ -84,14 +91,14 @@ impl AtRemote<'_> {
             line(text.trim_end());
         }
         if told["status"] == "failed" {
-            line(&style.dim(&format!("next: sprag explain {} --server URL", word(&told, "id"))));
+            line(&style.dim(&format!("next: sprag explain {}{}", word(&told, "id"), self.at())));
         }
         Ok(Exit::Ok)
     }
 
     pub(super) async fn explain(&self, run: Option<&str>) -> Result<Exit, Failure> {
         let told = self.get(&format!("/v1/runs/{}/explain", escaped(&self.run(run).await?))).await?;
-        explain::print(self.context, &told, jiff::Timestamp::now().as_millisecond())
+        explain::print(self.context, &told, jiff::Timestamp::now().as_millisecond(), &self.at())
     }
 
     pub(super) async fn questions(&self) -> Result<Exit, Failure> {
@@ -102,7 +109,7 @@ impl AtRemote<'_> {
             let Some(next) = page["next_cursor"].as_str() else { break };
             cursor = format!("&cursor={}", escaped(next));
         }
-        questions::print(self.context, &gates, jiff::Timestamp::now().as_millisecond())
+        questions::print(self.context, &gates, jiff::Timestamp::now().as_millisecond(), &self.at())
     }
 
     pub(super) async fn graph(

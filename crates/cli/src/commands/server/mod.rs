@@ -153,7 +153,19 @@ impl<'c> AtRemote<'c> {
         body: Option<Value>,
     ) -> Result<(u16, Vec<u8>), Failure> {
         let answer = self.client.ask_with(method, path, key, body, LIMIT).await;
-        answer.map_err(|error| Failure::error(error.to_string()))
+        answer.map_err(|error| {
+            let error = error.to_string();
+            if !error.contains("Connection refused") {
+                return Failure::error(error);
+            }
+            Failure::error(format!("no server answers at {}", self.client.address()))
+                .next("start one: sprag serve; or correct --server")
+        })
+    }
+
+    /// Returns the option that commands need which are named to the user.
+    fn at(&self) -> String {
+        format!(" --server {}", self.client.address())
     }
 
     /// Sends a request. Returns the body of its answer, or the problem that the server reports.
@@ -227,6 +239,8 @@ pub(super) fn problem(status: u16, body: &[u8]) -> Failure {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let message =
         told["message"].as_str().map_or_else(|| format!("the server answers {status}"), str::to_owned);
+    // A diagnostic is drawn with its own heading.
+    let message = message.strip_prefix("error: ").map(str::to_owned).unwrap_or(message);
     let failure = match status {
         400 | 404 | 422 => Failure::usage(message),
         _ => Failure::error(message),
@@ -235,6 +249,7 @@ pub(super) fn problem(status: u16, body: &[u8]) -> Failure {
         401 | 403 if told["code"] != "unsigned" => {
             Some("show a token of the server with --token or SPRAG_TOKEN".to_owned())
         }
+        422 if told["code"] == "pipeline" => None,
         _ => told["next"].as_str().map(str::to_owned),
     };
     Failure { next, ..failure }
