@@ -144,4 +144,6 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M86", layer("sim", "graphs", "")),
     ("M87", layer("pipeline", "expanded", "")),
     ("M88", layer("pipeline", "expanded", "")),
+    ("M104", layer("sim", "graphs", "")),
+    ("M105", layer("sim", "graphs", "")),
 ];

@@ -115,6 +115,8 @@ mutants! {
     M87 AnswerUnchecked "an answer is stored without a check of its fields"
     M88 HandlerAlways "a handler runs whatever the end of the run is"
     M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
+    M104 RunLimitIgnored "a step starts although its run has as many steps at work as it may"
+    M105 FreePlaceForgotten "a place that a step frees is not given to a step that waits for one"
 }
 
 /// Returns whether this fault is enabled.

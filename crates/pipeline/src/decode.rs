@@ -129,6 +129,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         outputs,
         concurrency,
         timeout_ms: root.get("timeout").and_then(duration_ms),
+        max_parallel: root.get("max_parallel").and_then(Node::integer).map(|n| n as u32),
         workplace,
         steps,
         triggers,

@@ -82,6 +82,7 @@ pub(crate) static PIPELINE: Record = Record {
         key("inherit",     List(&Text(Rule::Inherited), 1),              "Variables that steps inherit from the server's or worker's environment, in addition to the few that all steps inherit; `AWS_*` means all names with this prefix."),
         key("defaults",    Form::Record(&DEFAULTS),                      "Defaults for every step; a step's own keys override them."),
         key("timeout",     TIMEOUT,                                      "The time after which a run is cancelled; `always` steps still run."),
+        key("max_parallel", Integer(1, 100_000),                         "The most steps and items of one run that workers may have at once."),
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),

@@ -41,6 +41,8 @@ pub struct Pipeline {
     pub concurrency: Option<ConcurrencyRule>,
     /// The time after which a run is cancelled, in milliseconds; absent for no limit.
     pub timeout_ms: Option<u64>,
+    /// The most steps and items that workers may have at once in one run; absent for no limit.
+    pub max_parallel: Option<u32>,
     /// The environment of its runs; absent if they work in the folder where they are started.
     pub workplace: Option<Workplace>,
     /// The steps in the order of the file.
@@ -217,6 +219,7 @@ impl Pipeline {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
                 plan.timeout_ms = self.timeout_ms;
+                plan.max_parallel = self.max_parallel;
                 plan.environment = environment;
                 plan.outputs = self.plan_outputs(&numbers);
                 Ok(plan)

@@ -97,6 +97,7 @@ pub fn state(tables: &Tables) -> Result<(), Violation> {
         order(&plan, &planned, &standings)?;
         counts(run, &plan, &planned, &standings)?;
         items(&plan, &steps)?;
+        places(run, &plan, &steps)?;
         item_attempts(&steps)?;
         endings(run, &index, &steps)?;
     }
@@ -189,6 +190,27 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
         let bound = plan.step(parent.no).spread.and_then(|spread| spread.max_parallel).unwrap_or(u32::MAX);
         let live = count(|status| matches!(status, StepStatus::Pending | StepStatus::Running));
         ensure(live <= bound, "P14 no more items at once than allowed", || format!("{live}: {parent:?}"))?;
+    }
+    Ok(())
+}
+
+/// P14: a run has no more steps at work than its `max_parallel`, and no step waits while a place is free.
+fn places(run: &RunRow, plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+    let Some(limit) = plan.max_parallel else { return Ok(()) };
+    let places = || steps.values().filter(|step| plan.step(step.node()).takes_place(step.item_of.is_some()));
+    let begun = |status| matches!(status, StepStatus::Pending | StepStatus::Running);
+    let taken = places().filter(|step| begun(step.status())).count() as u32;
+    ensure(taken <= limit, "P14 no more steps at once than the run allows", || {
+        format!("{taken} of {limit} in run {}", run.id)
+    })?;
+    if taken == limit || run.status() != RunStatus::Running || run.reworking.is_some() {
+        return Ok(());
+    }
+    for step in places().filter(|step| step.item_of.is_none() && step.status() == StepStatus::Waiting) {
+        let waits = step.needs.open > 0 || step.needs.broken > 0 || plan.step(step.no).quorum.is_some();
+        ensure(waits, "P14 a free place of the run is used", || {
+            format!("step {} waits with {taken} of {limit} places taken", step.no)
+        })?;
     }
     Ok(())
 }

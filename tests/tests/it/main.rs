@@ -46,6 +46,7 @@ mod landing_person;
 mod landing_push;
 mod language;
 mod library;
+mod live_runs;
 mod logs;
 mod masking;
 mod mcp;

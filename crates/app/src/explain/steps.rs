@@ -19,6 +19,9 @@ use crate::known::RunWithPlan;
 use crate::text::{plain, rfc3339};
 use crate::view::round_of;
 
+/// The most steps that an explanation names as holders of a run's places.
+const MOST_PLACES: usize = 4;
+
 impl Unsettled {
     /// Fills in its times as text.
     pub(super) fn told(mut self) -> Self {
@@ -201,8 +204,11 @@ impl View<'_> {
                     .map(|other| format!("{} ({})", self.shown_name(other.no), other.status()))
                     .collect();
                 waiting.wait = Wait::Needs;
-                waiting.waits_for =
-                    if open.is_empty() { "its run to continue".into() } else { open.join(", ") };
+                waiting.waits_for = match self.taken_places(step) {
+                    _ if !open.is_empty() => open.join(", "),
+                    Some(taken) => taken,
+                    None => "its run to continue".into(),
+                };
                 waiting.owner = "none yet".into();
             }
             Some(row) => {
@@ -213,6 +219,26 @@ impl View<'_> {
             }
         }
         waiting
+    }
+
+    /// Describes the steps that keep a step from starting because of the run's `max_parallel`, if it has no place left.
+    fn taken_places(&self, step: &StepRow) -> Option<String> {
+        let plan = &self.known.plan;
+        let takes_place = |step: &StepRow| plan.step(step.node()).takes_place(step.item_of.is_some());
+        let limit = plan.max_parallel.filter(|_| takes_place(step))?;
+        let at_work: Vec<StepNo> = self
+            .steps
+            .iter()
+            .filter(|other| matches!(other.status(), StepStatus::Pending | StepStatus::Running))
+            .filter(|other| takes_place(other))
+            .map(|other| other.no)
+            .collect();
+        let shown: Vec<String> = at_work.iter().take(MOST_PLACES).map(|no| self.shown_name(*no)).collect();
+        let more = if at_work.len() > shown.len() { ", …" } else { "" };
+        let enough = at_work.len() >= limit as usize;
+        enough.then(|| {
+            format!("one of the {limit} places of its run (max_parallel): {}{more} must end", shown.join(", "))
+        })
     }
 
     fn work(&self, row: &ExecutionRow, waiting: &mut Unsettled) {

@@ -38,6 +38,9 @@ pub trait RunState {
     fn step(&mut self, no: StepNo) -> Result<StepNow, Self::Error>;
     /// Returns all unsettled steps in order, including steps with a pending rework.
     fn unsettled(&mut self) -> Result<Vec<StepNo>, Self::Error>;
+    /// Returns the number of pending and running steps and items that take a place of the run
+    /// ([`crate::PlanStep::takes_place`]).
+    fn at_work(&mut self) -> Result<u32, Self::Error>;
     /// Evaluates the step's `when`. The walk calls it once all needs are met.
     fn when_holds(&mut self, no: StepNo) -> Result<bool, Self::Error>;
     /// Evaluates the step's `repeat` after a successful attempt.
@@ -45,7 +48,7 @@ pub trait RunState {
     /// Returns the items that the current attempt of a fan-out created, in order; only the unsettled ones if
     /// `unsettled`.
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
-    /// Returns the first `limit` requeued items of a fan-out, in order.
+    /// Returns the first `limit` waiting items of a fan-out, in order.
     fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>, Self::Error>;
 
     /// Returns the tasks that need this task of a board, in order.

@@ -26,7 +26,7 @@ pub fn advance<S: RunState>(
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
     }
-    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() }.run()
+    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect(), at_work: None }.run()
 }
 
 /// Recounts every need and every item from the steps themselves, then visits all steps.
@@ -59,7 +59,7 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
         state.set_tally(tally)?;
     }
     // Report a failure that a crash kept from being reported.
-    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state };
+    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state, at_work: None };
     walk.observe_failure()?;
     walk.run()
 }
@@ -108,6 +108,8 @@ pub(super) struct Walk<'s, S> {
     pub(super) plan: Arc<Plan>,
     pub(super) state: &'s mut S,
     pub(super) agenda: BTreeSet<StepNo>,
+    /// The number of taken places of the run, while it is known. Every change of a status forgets it.
+    pub(super) at_work: Option<u32>,
 }
 
 /// The actions that the run, and the fan-out of an item, allow.
@@ -207,15 +209,54 @@ impl<S: RunState> Walk<'_, S> {
         if !early && step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
-        self.leave_queue(no)?;
         if self.is_skipped_with(step)? {
+            self.leave_queue(no)?;
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
+        if self.takes_place(step) && self.places()? == 0 {
+            // The step that frees a place visits it again.
+            return Ok(());
+        }
+        self.leave_queue(no)?;
         if !self.state.when_holds(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
+        self.at_work = None;
         self.state.move_step(no, StepMove::Ready)?;
         self.start_work(no)
+    }
+
+    /// Returns whether the step or item takes a place of the run while it is pending or running.
+    fn takes_place(&self, step: &StepNow) -> bool {
+        self.planned(step).takes_place(step.item_of.is_some())
+    }
+
+    /// Returns the number of steps that may still start before the run's limit is reached.
+    fn places(&mut self) -> Result<u32, S::Error> {
+        let Some(limit) = self.plan.max_parallel.filter(|_| !mutant!(RunLimitIgnored)) else {
+            return Ok(u32::MAX);
+        };
+        let taken = match self.at_work {
+            Some(taken) => taken,
+            None => self.state.at_work()?,
+        };
+        self.at_work = Some(taken);
+        Ok(limit.saturating_sub(taken))
+    }
+
+    /// Visits the steps that may wait for the place that this step, which is about to end, takes.
+    pub(super) fn free_place(&mut self, step: &StepNow) -> Result<(), S::Error> {
+        self.at_work = None;
+        if self.plan.max_parallel.is_some()
+            && is_started(step.status)
+            && self.takes_place(step)
+            && !mutant!(FreePlaceForgotten)
+        {
+            // A fan-out visits its own items.
+            let planned = self.plan.steps.len() as StepNo;
+            self.agenda.extend(self.state.unsettled()?.into_iter().filter(|no| *no < planned));
+        }
+        Ok(())
     }
 
     /// Returns whether enough needs of a step are done, if it needs only some of them.
@@ -392,13 +433,21 @@ impl<S: RunState> Walk<'_, S> {
         if allowed == Allowed::Start && !items.ending {
             // A board's tasks are visited when they are reset and when a need settles. All of them are visited
             // only when the board continues.
-            if items.requeued > 0 && (!is_open(self.planned(step)) || step.status == StepStatus::Pending) {
+            let is_limited = self.plan.max_parallel.is_some() && self.planned(step).takes_place(true);
+            let mut places = if is_limited { self.places()? } else { u32::MAX };
+            if is_limited {
+                let waiting = self.state.waiting_items(no, places)?;
+                places -= waiting.len() as u32;
+                self.agenda.extend(waiting);
+            } else if items.requeued > 0
+                && (!is_open(self.planned(step)) || step.status == StepStatus::Pending)
+            {
                 self.agenda.extend(self.state.waiting_items(no, items.room(bound))?);
             }
             let was = items.created;
             while items.created < items.total
                 && items.created - items.settled < bound
-                && items.created - was < MAX_NEW_ITEMS
+                && items.created - was < places.min(MAX_NEW_ITEMS)
             {
                 let item = self.state.add_item(no)?;
                 self.agenda.insert(item);
@@ -448,6 +497,7 @@ impl<S: RunState> Walk<'_, S> {
             OnFail::Fail | OnFail::Continue => false,
         };
         if rework {
+            self.free_place(step)?;
             self.state.move_step(no, StepMove::Failed { rework: true })?;
             self.agenda.insert(no);
             Ok(())
@@ -458,6 +508,8 @@ impl<S: RunState> Walk<'_, S> {
 
     /// Reports the event that settles the step, and updates its dependents.
     pub(super) fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
+        let step = self.state.step(no)?;
+        self.free_place(&step)?;
         self.state.move_step(no, to)?;
         // The waiting items of a requeued fan-out settle together with it.
         if self.state.step(no)?.items.is_some_and(|items| items.requeued > 0) {

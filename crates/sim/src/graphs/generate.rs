@@ -56,7 +56,9 @@ fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) 
     }
     mark_skips(chance, &mut steps);
     let name = format!("random-{}", scripts.0.len());
-    Arc::new(Plan::new(name, steps).expect("needs and reworks reach back only"))
+    let mut plan = Plan::new(name, steps).expect("needs and reworks reach back only");
+    plan.max_parallel = chance.one_in(4).then(|| 1 + chance.below(3) as u32);
+    Arc::new(plan)
 }
 
 fn step(

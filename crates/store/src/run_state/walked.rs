@@ -67,6 +67,17 @@ impl RunState for HeldRun<'_, '_> {
         Ok(all.into_iter().collect())
     }
 
+    fn at_work(&mut self) -> Result<u32> {
+        let plan = Arc::clone(&self.plan);
+        let mut taken = 0;
+        for no in self.unsettled()? {
+            let step = self.step_row(no)?;
+            let has_begun = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
+            taken += u32::from(has_begun && plan.step(step.node()).takes_place(step.item_of.is_some()));
+        }
+        Ok(taken)
+    }
+
     fn when_holds(&mut self, no: StepNo) -> Result<bool> {
         let step = self.step_row(no)?;
         if !self.has_condition(&step) {
