@@ -46,6 +46,7 @@ mod review;
 pub mod rules;
 mod runs;
 mod secret;
+mod steps;
 pub mod text;
 mod threads;
 mod tidy;
@@ -104,6 +105,7 @@ pub use sprag_store::{
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
+pub use steps::StepChange;
 pub use threads::{TALK, ThreadView};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};

@@ -70,6 +70,8 @@ tools! {
     run_explain(OneRun): "Explain what a run waits for, since when, and which worker has it.";
     run_logs(Logs): "Get the end of a step's log.";
     run_cancel(OneRun): "Cancel a run: stop its running steps and skip the rest.";
+    run_skip(StepOfRun): "Skip a step of a live run: it counts as done for the steps that need it. A step that has begun is stopped first.";
+    run_retry_now(StepOfRun): "Start the next try or round of a step that waits for the delay before it.";
     gate_list(Nothing): "List the questions of runs to people, and their choices.";
     account_list(Nothing): "List the accounts of coding agents: which are held after a usage limit, until when, and how many steps wait.";
     account_hold(HoldAccount): "Hold an account of coding agents: no further step uses it until the hold ends.";
@@ -337,6 +339,18 @@ pub(crate) fn log_tail(
 async fn run_cancel(agents: &Agents, given: OneRun) -> Done {
     let known = find_run(&agents.app, Some(&given.run))?;
     agents.app.cancel_run(known.id(), None).await?;
+    status(agents, &known.id().to_string())
+}
+
+async fn run_skip(agents: &Agents, given: StepOfRun) -> Done {
+    let known = find_run(&agents.app, Some(&given.run))?;
+    agents.app.skip_step(known.id(), &given.step).await?;
+    status(agents, &known.id().to_string())
+}
+
+async fn run_retry_now(agents: &Agents, given: StepOfRun) -> Done {
+    let known = find_run(&agents.app, Some(&given.run))?;
+    agents.app.retry_now(known.id(), &given.step).await?;
     status(agents, &known.id().to_string())
 }
 

@@ -232,6 +232,19 @@ impl Run {
         Ok(())
     }
 
+    /// Skips a step or an item of the live run: it counts as done for the steps that need it. A step that has begun is
+    /// stopped first, and one whose needs are open is skipped when they are met.
+    pub async fn skip(&self, step: &str) -> Result<(), Error> {
+        self.app.skip_step(self.id, step).await?;
+        Ok(())
+    }
+
+    /// Starts the next try or round of a step that waits for the delay before it. It is an error if it does not wait.
+    pub async fn retry_now(&self, step: &str) -> Result<(), Error> {
+        self.app.retry_now(self.id, step).await?;
+        Ok(())
+    }
+
     /// Follows the run's events from its first one on.
     pub fn events(&self) -> Events {
         Events::new(&self.app, Some(self.id), 0)

@@ -1,7 +1,7 @@
-//! A run while it lives, through the program: the limit of its steps at once.
+//! A run while it lives, through the program: the limit of its steps at once, steps that are skipped, tries that start now.
 
 use serde_json::json;
-use sprag_tests::{Sandbox, until};
+use sprag_tests::{Sandbox, Server, until, until_some};
 
 /// P14: a run has no more steps and items at work than its `max_parallel`; `explain` names those that have the places,
 /// and gates and fan-outs themselves take none.
@@ -50,4 +50,90 @@ steps:
         let refused = sandbox.sprag(["validate", "bad.yaml"]).expect(2);
         assert!(refused.stdout.contains(told) || refused.stderr.contains(told), "{refused:?}");
     }
+}
+
+/// P13, P16: a person skips steps of a live run in every status, and starts a try that waits for its delay; the program,
+/// the server and the tools of agents do the same.
+#[test]
+fn p13_steps_of_a_live_run_are_skipped_and_tried_at_once() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "live",
+        r#"
+steps:
+  - { id: slow, needs: [], run: touch slow; sleep 600 }
+  - { id: ask, needs: [], gate: { ask: "Go on?" } }
+  - { id: pause, needs: [], wait: 1h }
+  - { id: flaky, needs: [], run: "echo try >> tries; test -e mended", retry: { attempts: 2, delay: 1h } }
+  - { id: each, needs: [], foreach: [1, 2], run: "[ {{ item }} = 1 ] || sleep 600" }
+  - { id: late, needs: [slow], when: { if: "true", else: skip_rest }, run: echo never >> never }
+  - { id: with-late, needs: [late], run: echo never >> never }
+  - { id: child, needs: [], pipeline: { name: inner } }
+  - { id: last, needs: [slow, ask, pause, flaky, each, late, child], run: "echo {{ steps.slow.status }} {{ steps.flaky.status }} > last" }
+---
+name: inner
+steps: [{ id: sleeps, run: sleep 600 }]
+"#,
+    );
+    let started = sandbox.start(["run", "live.yaml", "--slots", "6"]);
+    until("the slow step has begun", || sandbox.path("slow").exists());
+    let run = until_some("the outer run", || {
+        let runs = sandbox.json(["ls", "--json"]);
+        let outer = runs.as_array()?.iter().find(|run| run["pipeline"] == "live")?;
+        outer["id"].as_str().map(str::to_owned)
+    });
+    until("the first try has failed", || sandbox.step(&run, "flaky")["attempt"] == json!(2));
+    sandbox.until_step(&run, "each[0]", "done");
+    sandbox.until_step(&run, "each[1]", "running");
+    sandbox.until_step(&run, "child", "running");
+
+    let told = sandbox.sprag(["skip", &run, "late"]).expect(0);
+    assert!(told.stderr.contains("step late will be skipped when its needs are met"), "{told:?}");
+    let explained = sandbox.sprag(["explain", &run]).expect(0).stdout;
+    assert!(explained.contains("its needs, to be skipped then"), "{explained}");
+    let told = sandbox.sprag(["skip", &run, "slow"]).expect(0);
+    assert!(told.stderr.contains("step slow will be skipped when its work has stopped"), "{told:?}");
+    for step in ["ask", "pause"] {
+        let told = sandbox.sprag(["skip", &run, step]).expect(0);
+        assert!(told.stderr.contains(&format!("step {step} is skipped")), "{told:?}");
+    }
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "each[1]" })).expect(200);
+    server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "ask" })).problem(409, "illegal");
+    server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "nothing" })).expect(422);
+    server.post(&format!("/v1/runs/{run}/retry"), &json!({ "step": "slow", "now": true })).expect(409);
+    server.call("run_skip", &json!({ "run": run, "step": "child" }));
+    sandbox.write("mended", "");
+    let told = sandbox.sprag(["retry", &run, "--step", "flaky", "--now", "--json"]).expect(0);
+    assert_eq!(told.json()["step"], json!("flaky"));
+    started.finish().expect(0);
+
+    assert_eq!(
+        sandbox.steps(&run),
+        "slow skipped, ask skipped, pause skipped, flaky done, each done, late skipped, with-late skipped, child skipped, last done"
+    );
+    assert_eq!(sandbox.read("last").trim(), "skipped done");
+    assert_eq!(sandbox.lines("tries").len(), 2);
+    assert!(!sandbox.path("never").exists());
+    sandbox.check(&run);
+    let told = sandbox.sprag(["skip", &run, "last"]).expect(1);
+    assert!(told.stderr.contains("only steps of a live run"), "{told:?}");
+    let acts = sandbox.json(["audit", "--json"]);
+    let skips =
+        acts.as_array().expect("acts").iter().filter(|act| act["act"] == "step.skip_requested").count();
+    assert_eq!(skips, 6, "{acts}");
+    // A rewind to a skipped step runs it.
+    sandbox.yaml("quick", "steps:\n  - { id: a, wait: 1h }\n  - { id: b, run: echo b >> b }\n");
+    let started = sandbox.start(["run", "quick.yaml"]);
+    let quick = until_some("the run", || {
+        sandbox.newest().filter(|newest| sandbox.status(newest)["pipeline"] == "quick")
+    });
+    sandbox.until_step(&quick, "a", "running");
+    sandbox.sprag(["skip", &quick, "b"]).expect(0);
+    sandbox.sprag(["skip", &quick, "a"]).expect(0);
+    started.finish().expect(0);
+    assert_eq!(sandbox.steps(&quick), "a skipped, b skipped");
+    sandbox.sprag(["rewind", &quick, "--to", "b"]).expect(0);
+    assert_eq!(sandbox.lines("b"), ["b"]);
+    sandbox.check(&quick);
 }

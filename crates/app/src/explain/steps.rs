@@ -191,6 +191,11 @@ impl View<'_> {
             // The question of an agent comes before the attempt that asks it.
             Some(_) if self.is_asking(step) && self.outside(step, &mut waiting) => {}
             None if busy && self.outside(step, &mut waiting) => {}
+            None if step.skipped_by_when && !busy => {
+                waiting.wait = Wait::Needs;
+                waiting.waits_for = "its needs, to be skipped then".into();
+                waiting.owner = "none: a person skips it".into();
+            }
             None if step.rework_pending => {
                 waiting.waits_for = "the running steps that it sends back to stop".into();
             }
@@ -237,7 +242,10 @@ impl View<'_> {
         let more = if at_work.len() > shown.len() { ", …" } else { "" };
         let enough = at_work.len() >= limit as usize;
         enough.then(|| {
-            format!("one of the {limit} places of its run (max_parallel): {}{more} must end", shown.join(", "))
+            format!(
+                "one of the {limit} places of its run (max_parallel): {}{more} must end",
+                shown.join(", ")
+            )
         })
     }
 
@@ -282,7 +290,7 @@ impl View<'_> {
                     waiting.until_ms = Some(self.wall(row.lease_until_ms));
                 }
                 waiting.waits_for = if row.cancel_requested {
-                    "its processes to end: it was cancelled".into()
+                    "its processes to end: it was cancelled or skipped".into()
                 } else {
                     format!("attempt {} to end", row.id.attempt)
                 };

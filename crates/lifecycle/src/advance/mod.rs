@@ -183,7 +183,8 @@ pub struct StepNow {
     pub repeats: u32,
     /// The counts of its needs.
     pub needs: Needs,
-    /// Whether it was skipped because its `when` was false. It then counts as met.
+    /// Whether it was skipped because its `when` was false or a person skipped it: it then counts as met. In a step
+    /// that is not settled: whether a person skips it.
     pub skipped_by_when: bool,
     /// Whether it failed and its rework waits until the steps to reset are idle.
     pub rework_pending: bool,
@@ -261,7 +262,7 @@ pub enum StepMove {
     },
     /// The step will not run.
     Skipped {
-        /// Whether its own `when` is false; otherwise a need is broken.
+        /// Whether its own `when` is false or a person skips it; otherwise a need is broken.
         by_when: bool,
     },
     /// The work was stopped, or there was none.

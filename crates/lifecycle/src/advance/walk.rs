@@ -209,7 +209,7 @@ impl<S: RunState> Walk<'_, S> {
         if !early && step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
-        if self.is_skipped_with(step)? {
+        if step.skipped_by_when || self.is_skipped_with(step)? {
             self.leave_queue(no)?;
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
@@ -280,7 +280,8 @@ impl<S: RunState> Walk<'_, S> {
             return Ok(false);
         }
         for earlier in &planned.skipped_with {
-            if self.state.step(*earlier)?.skipped_by_when {
+            let earlier = self.state.step(*earlier)?;
+            if earlier.skipped_by_when && earlier.status == StepStatus::Skipped {
                 return Ok(true);
             }
         }
@@ -341,6 +342,7 @@ impl<S: RunState> Walk<'_, S> {
 
     fn visit_working(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
         match step.work {
+            _ if step.skipped_by_when => self.skip_working(no, step),
             // The previous writer died before it created the work: create it now.
             Work::None if allowed == Allowed::Start => self.start_work(no),
             Work::None => self.settle(no, StepMove::Cancelled),
@@ -390,6 +392,29 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
+    /// Stops the work of a step that a person skips, and skips it once the work has ended. Work that succeeded before it
+    /// could be stopped counts.
+    fn skip_working(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
+        let has_begun = matches!(step.work, Work::Live { .. } | Work::Ended(WorkEnd::Succeeded));
+        if step.status == StepStatus::Pending && has_begun {
+            self.state.move_step(no, StepMove::Started)?;
+        }
+        match step.work {
+            Work::Unreceived | Work::Open => self.stop_now(no),
+            Work::Live { ending: false } => {
+                self.state.stop_work(no)?;
+                // A child run without live work ends at once.
+                if matches!(self.state.step(no)?.work, Work::Ended(_)) {
+                    self.agenda.insert(no);
+                }
+                Ok(())
+            }
+            Work::Live { ending: true } => Ok(()),
+            Work::Ended(WorkEnd::Succeeded) => self.settle(no, StepMove::Succeeded),
+            Work::None | Work::Ended(_) => self.settle(no, StepMove::Skipped { by_when: true }),
+        }
+    }
+
     /// Starts another round of a step with `repeat`, or settles the step. A run that stops starts no more rounds.
     fn end_round(&mut self, no: StepNo, step: &StepNow, max: u32, allowed: Allowed) -> Result<(), S::Error> {
         let next = self.state.next_round(no)?;
@@ -430,6 +455,11 @@ impl<S: RunState> Walk<'_, S> {
             self.state.move_step(no, StepMove::Started)?;
         }
         let bound = self.max_live_items(step);
+        if step.skipped_by_when && !items.ending {
+            items.ending = true;
+            self.state.set_items(no, items)?;
+            self.agenda.extend(self.state.items(no, true)?);
+        }
         if allowed == Allowed::Start && !items.ending {
             // A board's tasks are visited when they are reset and when a need settles. All of them are visited
             // only when the board continues.
@@ -467,6 +497,7 @@ impl<S: RunState> Walk<'_, S> {
         };
         match end {
             WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
+            _ if step.skipped_by_when => self.settle(no, StepMove::Skipped { by_when: true }),
             WorkEnd::Cancelled => self.settle(no, StepMove::Cancelled),
             _ => self.fail(no, step),
         }

@@ -31,6 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(questions))
         .routes(routes!(cancel))
         .routes(routes!(retry))
+        .routes(routes!(skip))
         .routes(routes!(resume))
         .routes(routes!(rewind))
         .routes(routes!(fork))
@@ -398,16 +399,21 @@ async fn cancel(
 struct RetryFrom {
     /// The step; all failed steps if it is left out.
     step: Option<String>,
+    /// Whether to start the next try of a step of a live run that waits for its delay, instead.
+    #[serde(default)]
+    now: bool,
 }
 
 /// Retry the failed steps, or one step and all steps that depend on it
+///
+/// With `now`, the run is live and the step waits for the delay before its next try or round, which then starts at once.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/retry", tag = "runs", request_body = Option<RetryFrom>,
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDetail),
         (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run has not ended"),
+        (status = 409, description = "Problem: the run has not ended; with `now`, the step waits for no further try"),
         (status = 422, description = "Problem: the run has no such step"),
     )
 )]
@@ -417,12 +423,48 @@ async fn retry(
     RunPath(run): RunPath,
     OptionalJson(from): OptionalJson<RetryFrom>,
 ) -> Answer<Response> {
+    if from.now {
+        let step = from.step.ok_or_else(|| Problem::invalid("step: `now` needs the name of a step"))?;
+        app.core().retry_now(run, &step).await?;
+        return detail(&app, run).await;
+    }
     let known = known(&app, run).await?;
     let to = from.step.map(|step| known.step_no(&step)).transpose()?;
     if to.is_none() {
         app.core().require_retryable(run).await?;
     }
     sprag_app::resume_from(app.core(), &known, to, None).await?;
+    detail(&app, run).await
+}
+
+/// The step to skip.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SkipStep {
+    /// The step, or an item of a fan-out such as `each[3]`.
+    step: String,
+}
+
+/// Skip a step of a live run: it counts as done for the steps that need it
+///
+/// A step that has begun is stopped first. A step whose needs are open is skipped when they are met.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/skip", tag = "runs", request_body = SkipStep,
+    params(("run" = String, Path, description = "The run's id")),
+    responses(
+        (status = 200, body = RunDetail),
+        (status = 404, description = "Problem: there is no such run"),
+        (status = 409, description = "Problem: the run or the step has ended"),
+        (status = 422, description = "Problem: the run has no such step"),
+    )
+)]
+async fn skip(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    Json(wanted): Json<SkipStep>,
+) -> Answer<Response> {
+    app.core().skip_step(run, &wanted.step).await?;
     detail(&app, run).await
 }
 

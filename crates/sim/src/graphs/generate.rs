@@ -30,6 +30,11 @@ pub struct Graph {
 pub fn graph(chance: &mut Chance, size: Size) -> Graph {
     let mut scripts = Scripts::default();
     let plan = add_graph(chance, size, &mut scripts);
+    if chance.one_in(3) {
+        for step in &plan.steps {
+            scripts.of_mut(step).is_skipped = chance.one_in(6);
+        }
+    }
     Graph { plan, scripts }
 }
 

@@ -153,7 +153,10 @@ impl RunState for HeldRun<'_, '_> {
             |row, now| match to {
                 StepMove::Ready => {}
                 StepMove::Started => row.started_ms = Some(now.wall_ms),
-                StepMove::Succeeded | StepMove::Cancelled => row.ended_ms = Some(now.wall_ms),
+                StepMove::Succeeded | StepMove::Cancelled => {
+                    row.skipped_by_when = false;
+                    row.ended_ms = Some(now.wall_ms);
+                }
                 StepMove::Skipped { by_when } => {
                     row.skipped_by_when = by_when;
                     row.ended_ms = Some(now.wall_ms);
@@ -180,6 +183,7 @@ impl RunState for HeldRun<'_, '_> {
                     row.losses = 0;
                 }
                 StepMove::Failed { rework } => {
+                    row.skipped_by_when = false;
                     row.rework_pending = rework;
                     row.reworks += u32::from(rework);
                     row.ended_ms = Some(now.wall_ms);
