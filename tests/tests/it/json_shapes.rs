@@ -77,6 +77,7 @@ fn tried() -> Vec<(&'static str, Vec<&'static str>, i32)> {
         ("questions", words("questions"), 0),
         ("approve", vec!["approve", "ASKS"], 0),
         ("reject", vec!["reject", "ASKED"], 100),
+        ("skip", vec!["skip", "SIGNALLED", "rest", "--detach"], 0),
         ("signal", vec!["signal", "SIGNALLED", "go", "--detach"], 0),
         ("diff", vec!["diff", "WORKED"], 0),
         ("do", words("do anything --agents fake --yes"), 0),

@@ -45,7 +45,7 @@ steps:
     }
     assert_eq!(sandbox.step(&run, "each")["items"]["total"], json!(3));
     sandbox.check(&run);
-    for (name, told) in [("max_parallel: 0", "from 1 to"), ("max_parallel: few", "integer")] {
+    for (name, told) in [("max_parallel: 0", "from 1 to"), ("max_parallel: few", "a whole number from 1")] {
         sandbox.yaml("bad", &format!("{name}\nsteps:\n  - {{ id: a, run: echo }}\n"));
         let refused = sandbox.sprag(["validate", "bad.yaml"]).expect(2);
         assert!(refused.stdout.contains(told) || refused.stderr.contains(told), "{refused:?}");
@@ -69,7 +69,7 @@ steps:
   - { id: late, needs: [slow], when: { if: "true", else: skip_rest }, run: echo never >> never }
   - { id: with-late, needs: [late], run: echo never >> never }
   - { id: child, needs: [], pipeline: { name: inner } }
-  - { id: last, needs: [slow, ask, pause, flaky, each, late, child], run: "echo {{ steps.slow.status }} {{ steps.flaky.status }} > last" }
+  - { id: last, needs: [slow, ask, pause, flaky, each, child], run: "echo {{ steps.slow.status }} {{ steps.flaky.status }} > last" }
 ---
 name: inner
 steps: [{ id: sleeps, run: sleep 600 }]
@@ -99,7 +99,7 @@ steps: [{ id: sleeps, run: sleep 600 }]
     }
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "each[1]" })).expect(200);
-    server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "ask" })).problem(409, "illegal");
+    server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "ask" })).problem(409, "refused");
     server.post(&format!("/v1/runs/{run}/skip"), &json!({ "step": "nothing" })).expect(422);
     server.post(&format!("/v1/runs/{run}/retry"), &json!({ "step": "slow", "now": true })).expect(409);
     server.call("run_skip", &json!({ "run": run, "step": "child" }));
@@ -110,7 +110,7 @@ steps: [{ id: sleeps, run: sleep 600 }]
 
     assert_eq!(
         sandbox.steps(&run),
-        "slow skipped, ask skipped, pause skipped, flaky done, each done, late skipped, with-late skipped, child skipped, last done"
+        "slow skipped, ask skipped, pause skipped, flaky done, each done, late skipped, with-late skipped, child skipped, last done, each[0] done, each[1] skipped"
     );
     assert_eq!(sandbox.read("last").trim(), "skipped done");
     assert_eq!(sandbox.lines("tries").len(), 2);
