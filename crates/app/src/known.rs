@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name};
+use sprag_lifecycle::{OUTER_INPUT, Plan, RunId, StepNo, WorkKind};
+use sprag_store::{
+    JournalEntry, PlannedRun, Position, Row, RunRow, StepRow, Store, TaskState, is_task, step_name,
+};
 
 use crate::App;
 use crate::boards::TaskSpec;
@@ -73,6 +75,30 @@ impl RunWithPlan {
         row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
     }
 
+    /// Returns whether its steps are written inside a step of its parent.
+    pub fn is_inside(&self) -> bool {
+        self.run.parent.is_some() && is_inside(&self.run)
+    }
+
+    /// Returns the run that has a step, and the step's name in it: for `each[0].build` the run of the steps inside
+    /// `each[0]`, and `build`. Any other name is of this run.
+    pub fn enter(self, app: &App, step: &str) -> Result<(RunWithPlan, String), Error> {
+        let Some((outer, inner)) = step.split_once('.') else { return Ok((self, step.to_owned())) };
+        let no = self.find_step(outer, Some(app))?;
+        let row = app.store.queries().step(self.run.id, no)?;
+        let is_child = |row: &StepRow| self.plan.step(row.node()).work == WorkKind::Child;
+        let child = row.filter(is_child).and_then(|row| row.work).map(RunId::from_i64);
+        let child = child.map(|child| RunWithPlan::load(app, child)).transpose()?;
+        match child.filter(RunWithPlan::is_inside) {
+            Some(child) => child.enter(app, inner),
+            None => {
+                let message =
+                    format!("step {outer} of run {} has no steps inside it that have begun", self.run.id);
+                Err(Error::invalid(message).next("look at the run's status"))
+            }
+        }
+    }
+
     /// Returns the number of the planned step with this id.
     pub fn step_no(&self, id: &str) -> Result<StepNo, Error> {
         self.find_step(id, None)
@@ -101,6 +127,12 @@ impl RunWithPlan {
                 .next(format!("its steps are: {}", known.join(", ")))
         })
     }
+}
+
+/// Returns whether the steps of a run are written inside a step: it has the names around that step.
+pub(crate) fn is_inside(run: &RunRow) -> bool {
+    // Its only input. No pipeline can declare one of this name.
+    run.inputs.strip_prefix("{\"").is_some_and(|inputs| inputs.starts_with(OUTER_INPUT))
 }
 
 /// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board or of a run, or the newest.

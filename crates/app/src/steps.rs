@@ -21,8 +21,8 @@ impl App {
     /// Skips a step or an item of a live run: it counts as done for the steps that need it. A step that has begun is
     /// stopped first, and one whose needs are open is skipped when they are met; its status then is not yet `skipped`.
     pub async fn skip_step(&self, run: RunId, step: &str) -> Result<StepChange, Error> {
-        let known = RunWithPlan::load(self, run)?;
-        let no = known.find_step(step, Some(self))?;
+        let (known, step) = RunWithPlan::load(self, run)?.enter(self, step)?;
+        let (run, no) = (known.id(), known.find_step(&step, Some(self))?);
         // Where no server runs, no other process abandons a dead process's work.
         abandon_the_dead(self, run).await?;
         let status = self.store.person().skip_step(run, no).await?;
@@ -31,8 +31,8 @@ impl App {
 
     /// Starts the next try or round of a step that waits for its delay; for a fan-out, of all its items that do.
     pub async fn retry_now(&self, run: RunId, step: &str) -> Result<StepChange, Error> {
-        let known = RunWithPlan::load(self, run)?;
-        let no = known.find_step(step, Some(self))?;
+        let (known, step) = RunWithPlan::load(self, run)?.enter(self, step)?;
+        let (run, no) = (known.id(), known.find_step(&step, Some(self))?);
         self.store.person().retry_now(run, no).await?;
         let status = self.store.queries().step(run, no)?.map_or(StepStatus::Pending, |row| row.status());
         Ok(StepChange { step: known.name_of(self, no), status })

@@ -27,6 +27,7 @@ macro_rules! views {
 }
 
 mod environments;
+mod inner;
 mod lifecycles;
 mod workers;
 

@@ -36,8 +36,8 @@ pub use environment::{
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
-    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanAccount,
-    PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OUTER_INPUT, OnConflict, OnFail, Plan,
+    PlanAccount, PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{StepNo, graph};
 
+/// The input of a run of steps inside a step: an object with the names around that step, which the run's steps use like
+/// their own: `inputs`, `item`, `item_index`, `matrix`, and the results of `steps`. No declared input has this name.
+pub const OUTER_INPUT: &str = "#outer";
+
 /// A graph of steps. [`Plan::new`] checks that it has no cycle.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {

@@ -309,8 +309,8 @@ pub(crate) fn log_tail(
     step: &str,
     bytes: usize,
 ) -> Result<(String, Option<String>), ToolError> {
-    let known = find_run(&agents.app, Some(run))?;
-    let no = known.find_step(step, Some(&agents.app))?;
+    let (known, step) = find_run(&agents.app, Some(run))?.enter(&agents.app, step)?;
+    let no = known.find_step(&step, Some(&agents.app))?;
     let Some(row) = agents.app.step(known.id(), no)? else {
         return Ok((String::new(), None));
     };

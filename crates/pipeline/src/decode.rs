@@ -39,6 +39,11 @@ const TASKS_QUEUE: &str = "tasks";
 /// Decodes the tree into a pipeline. Reports errors and returns `None` if there are any.
 pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     Form::Record(&PIPELINE).check(root, "a pipeline file", report);
+    decode_checked(root, default_name, report)
+}
+
+/// Decodes a tree whose form is checked: a file's, or that of the steps inside a step.
+pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     let expanded = expand::expand(root, report);
     let root = expanded.as_ref().map_or(root, |expanded| &expanded.root);
     let name = root.get("name").and_then(Node::text).unwrap_or(default_name);
@@ -62,6 +67,8 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         defaults: root.get("defaults"),
         env: root.get("env"),
         inherit: texts(root.get("inherit")),
+        inherit_node: root.get("inherit"),
+        dotenv_node: dotenv,
         dotenv: match dotenv.and_then(Node::text) {
             Some(file) => vec![file.to_owned()],
             None => texts(dotenv),
@@ -83,6 +90,11 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     }
     let vertices: Vec<Vertex> = written.iter().map(vertex).collect();
     let graph = graph::resolve(&vertices, report);
+    let known: Vec<StepNames<'_>> =
+        written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
+    let outer = report.outer.clone();
+    let names = inputs.iter().map(|input| input.name.clone());
+    report.own = outer.clone().unwrap_or_default().with(names, &known);
     let mut steps = Vec::with_capacity(written.len());
     let mut plan_bytes = 0;
     for (no, node) in written.iter().enumerate() {
@@ -102,9 +114,8 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         expanded.iter().for_each(|expanded| expanded.add_conditions(&mut steps));
         gate::add_routes(&mut steps);
     }
-    let known: Vec<StepNames<'_>> =
-        written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
-    names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
+    let scope = Scope { inputs: &inputs, steps: &known, graph: &graph, outer: outer.as_ref() };
+    names::check(&uses, &scope, report);
     agent::check(root, written, &vertices, &graph, report);
     if !report.has_errors() {
         warnings::check(root, &vertices, &graph, report);
@@ -222,10 +233,23 @@ pub(crate) struct Common<'n> {
     defaults: Option<&'n Node>,
     env: Option<&'n Node>,
     inherit: Vec<String>,
+    inherit_node: Option<&'n Node>,
     dotenv: Vec<String>,
+    dotenv_node: Option<&'n Node>,
 }
 
 impl<'n> Common<'n> {
+    /// Returns the keys of a pipeline that steps inside a step share with those around it.
+    pub(crate) fn shared(&self) -> Vec<(&'static str, &'n Node)> {
+        let all = [
+            ("defaults", self.defaults),
+            ("env", self.env),
+            ("inherit", self.inherit_node),
+            ("dotenv", self.dotenv_node),
+        ];
+        all.into_iter().filter_map(|(key, node)| Some((key, node?))).collect()
+    }
+
     /// Returns the step's own value, or the default.
     pub(crate) fn get(&self, step: &'n Node, key: &str) -> Option<&'n Node> {
         step.get(key).or_else(|| self.defaults?.get(key))

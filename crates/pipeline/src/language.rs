@@ -106,6 +106,7 @@ pub(crate) static STEP: Record = Record {
         key("task",    Form::Record(&TASK),                       "Work that an agent or a person claims."),
         key("gate",    Form::Record(&GATE),                       "A question to a person."),
         key("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
+        key("steps",        List(&Form::Record(&STEP), 1),               "Steps that run inside this one: once, for each item of a fan-out, or in each round."),
         key("pipeline", Either(&[Text(Rule::Filled), Form::Record(&CHILD)]),
                                                                          "A child run: the path of its pipeline file, and its inputs."),
         key("land",         Either(&[Text(Rule::Filled), Form::Record(&LAND)]),
@@ -191,7 +192,7 @@ pub(crate) static WHEN: Record = Record {
 
 /// The keys that select a step's kind; each step has exactly one.
 pub(crate) const KINDS: &[&str] =
-    &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land", "end"];
+    &["run", "call", "agent", "task", "gate", "wait", "pipeline", "steps", "land", "end"];
 
 /// An argument of a program, or a list of arguments.
 static ARGUMENT: Form = Either(&[Text(Rule::Any), Form::Record(&EACH)]);

@@ -26,6 +26,7 @@ mod foreign;
 mod form;
 mod gate;
 mod graph;
+mod inline;
 mod inputs;
 mod json_schema;
 mod kinds;
@@ -56,6 +57,7 @@ pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use expression::Budget;
 pub use fields::{FieldError, complete_fields};
+pub use inline::Outer;
 pub use inputs::{Input, InputBounds, InputType};
 pub use json_schema::{JsonSchema, SchemaError, Violation};
 pub use pipeline::{ConcurrencyRule, OwnLabels, Pipeline, Step};
@@ -200,10 +202,11 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipel
         ]
         .map(|(file, text)| {
             let (name, text, children) = (file.to_owned(), text.to_owned(), BTreeMap::new());
-            (name.clone(), Definition { name, text, children, prompts: BTreeMap::new() })
+            (name.clone(), Definition { name, text, children, prompts: BTreeMap::new(), outer: None })
         })
         .into()
     });
     let prompts = BTreeMap::from([("prompt.md".to_owned(), "Work on {{ run.name }}".to_owned())]);
-    Definition { name: name.into(), text: source.into(), children: children.clone(), prompts }.parse()
+    let text = source.into();
+    Definition { name: name.into(), text, children: children.clone(), prompts, outer: None }.parse()
 }

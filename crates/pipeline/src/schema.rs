@@ -72,6 +72,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a step",        "agent",       r#"[{ "use": "claude", "prompt": "Fix issue {{ inputs.issue }}. Commit when done." }]"#),
     ("a step",        "gate",        r#"[{ "ask": "Release it?", "choices": ["yes", "no"], "timeout": "24h" }]"#),
     ("a step",        "wait",        r#"["5m", { "until": "2030-01-31T08:00:00Z" }, { "signal": "deployed" }]"#),
+    ("a step",        "steps",       r#"[[{ "id": "build", "run": "make" }, { "id": "test", "run": "make test" }]]"#),
     ("a step",        "pipeline",    r#"["child.yaml", { "file": "child.yaml", "inputs": { "issue": 7 } }]"#),
     ("a step",        "when",        r#"["inputs.mode == 'quick'", { "if": "steps.changes.outputs.count > 0", "else": "skip_rest" }]"#),
     ("a step",        "check",       r#"[{ "run": "make check" }, [{ "file": "plan.md", "not_empty": true }]]"#),

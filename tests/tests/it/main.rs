@@ -36,6 +36,7 @@ mod handlers;
 mod holders;
 mod hosts;
 mod init;
+mod inner_steps;
 mod json_shapes;
 mod kept_objects;
 mod kill;

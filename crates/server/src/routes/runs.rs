@@ -358,7 +358,8 @@ async fn detail(app: &ServerState, run: RunId) -> Answer<Response> {
             let waits = app.core().waiting_for(&known.run)?;
             let detail = RunDetail::of(&known.run, &known.plan, &steps, &missing);
             let outputs = app.core().run_outputs(&known.run)?;
-            Ok(detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs))
+            let detail = detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs);
+            Ok(RunDetail { status: detail.status.with_inner(app.core())?, ..detail })
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));
