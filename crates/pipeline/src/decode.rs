@@ -185,6 +185,7 @@ fn step<'n>(
         warns: parts::warns(node),
         dotenv: if is_process(node) { common.dotenv.clone() } else { Vec::new() },
         fan_out: parts::fan_out(node, uses, report),
+        cache: parts::cache(node, uses, report),
         repeat: condition,
         retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
             Some(from) => from == "here",

@@ -1,12 +1,14 @@
 //! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
 mod agents;
+mod cache;
 mod triggers;
 
 use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
 use crate::form::{Key, Record, Rule, Support, Word};
 
 pub(crate) use agents::AGENT;
+pub(crate) use cache::CACHE;
 pub(crate) use triggers::TRIGGER;
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
@@ -46,6 +48,7 @@ pub(crate) static ALL: &[&Record] = &[
     &INPUT,
     &TASK,
     &AGENT,
+    &CACHE,
     &agents::AGENT_OUTPUT,
     &agents::ON_LIMIT,
     &agents::SESSION,
@@ -130,6 +133,7 @@ pub(crate) static STEP: Record = Record {
                                                                          "Conditions that must hold after the work for the step to succeed."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
                                                                          "The consequence of failure after the last attempt."),
+        key("cache",        Form::Record(&CACHE),                        "Files that the step keeps between runs."),
         key("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "The step's outputs: files, or its standard output."),
         key("env",          ENV,                                         "Environment variables, added to those of the pipeline."),
         key("dir",          Text(Rule::Filled),                          "The working directory, relative to the run's environment."),

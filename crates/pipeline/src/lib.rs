@@ -69,7 +69,8 @@ pub use render::{
 pub use schema::schema;
 pub use selection::Selection;
 pub use spec::{
-    Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,
+    Cache, Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec,
+    Wait,
 };
 pub use triggers::{
     Debounce, GitSource, Missed, MissedRuns, OverlapPolicy, RateLimit, RunSource, Schedule, Tick, Trigger,

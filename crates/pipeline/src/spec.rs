@@ -61,9 +61,21 @@ pub struct StepSpec {
     /// The condition for further rounds after a success; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<RepeatCondition>,
+    /// Files that the step keeps between runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
     /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
+}
+
+/// Files that a step keeps between runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// The key: runs with the same key share the files.
+    pub key: String,
+    /// The files and folders, relative to the step's folder.
+    pub paths: Vec<String>,
 }
 
 /// The condition that decides after each successful round whether the step runs again.
@@ -349,6 +361,7 @@ impl StepSpec {
             dotenv: Vec::new(),
             fan_out: None,
             repeat: None,
+            cache: None,
             retry_here: false,
         }
     }

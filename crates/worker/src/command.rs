@@ -15,6 +15,7 @@ use sprag_process::{
 };
 use sprag_store::{Assignment, Ending};
 
+use crate::cache::Cache;
 use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup};
@@ -245,8 +246,53 @@ impl Commands {
         Err(failed(&json!({ "reason": "environment", "message": message, "tail": tail }), true))
     }
 
-    /// Runs the command and its checks in `place`, or in the folder where the run was started.
+    /// Runs the step's work in `place`, or in the folder where the run was started, with the files of its cache.
     async fn run_in(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&RunEnvironment>,
+        control: &mut Control,
+    ) -> Ended {
+        let Some(cached) = &spec.cache else {
+            return self.run_uncached(assignment, spec, place, control).await;
+        };
+        let dir = step_dir(assignment, spec, place).unwrap_or_else(|| PathBuf::from("."));
+        let use_cache = |save: bool| {
+            let (cache, cached, dir) = (Cache::of(self.files.data()), cached.clone(), dir.clone());
+            async move {
+                let work = move || {
+                    let (key, paths) = (&cached.key, &cached.paths);
+                    if save { cache.save(key, paths, &dir) } else { cache.restore(key, paths, &dir) }
+                };
+                tokio::task::spawn_blocking(work)
+                    .await
+                    .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            }
+        };
+        let found = use_cache(false).await;
+        let told = match &found {
+            Ok(Some(count)) => format!("cache {}: {count} files restored", cached.key),
+            Ok(None) => format!("cache {}: not found", cached.key),
+            Err(error) => format!("cache {}: not restored: {error}", cached.key),
+        };
+        self.remark(assignment, spec, &[told]);
+        let ended = self.run_uncached(assignment, spec, place, control).await;
+        if !matches!(ended, Ended::Report(Ending::Completed { .. })) || matches!(found, Ok(Some(_))) {
+            return ended;
+        }
+        match use_cache(true).await {
+            Ok(Some(count)) => {
+                self.remark(assignment, spec, &[format!("cache {}: {count} files kept", cached.key)]);
+                ended
+            }
+            Ok(None) => ended,
+            Err(error) => with_warning(ended, format!("cache {}: not kept: {error}", cached.key)),
+        }
+    }
+
+    /// Runs the command and its checks in `place`, or in the folder where the run was started.
+    async fn run_uncached(
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
@@ -297,10 +343,7 @@ impl Commands {
         let mut order = Order::new(argv, self.files.log(id, step));
         let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
         let started_in = place.map(|place| place.dir.clone()).or(context.dir);
-        let dir = match (&started_in, &spec.dir) {
-            (Some(base), Some(dir)) => Some(base.join(dir)),
-            (base, dir) => base.clone().or_else(|| dir.as_ref().map(PathBuf::from)),
-        };
+        let dir = step_dir(assignment, spec, place);
         order.dir = dir.clone();
         order.label = format!("{} {step}", id.run);
         order.grace_ms = self.grace.as_millis() as u64;
@@ -411,4 +454,14 @@ pub fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, Stri
         return Err(why.clone());
     }
     render_step(spec, &spec.template_context(assignment.names())).map_err(|error| error.to_string())
+}
+
+/// Returns the folder that a step works in; none if its run was started in no known folder.
+fn step_dir(assignment: &Assignment, spec: &StepSpec, place: Option<&RunEnvironment>) -> Option<PathBuf> {
+    let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
+    let base = place.map(|place| place.dir.clone()).or(context.dir);
+    match (base, &spec.dir) {
+        (Some(base), Some(dir)) => Some(base.join(dir)),
+        (base, dir) => base.or_else(|| dir.as_ref().map(PathBuf::from)),
+    }
 }

@@ -11,6 +11,7 @@
 //! execution when the fence is taken away, by the store's answer or by its own clock.
 
 mod agent;
+mod cache;
 mod command;
 mod context;
 mod control;

@@ -9,6 +9,7 @@ mod bad_input;
 mod became;
 mod boards;
 mod bus;
+mod cache;
 mod cancelled_worktrees;
 mod checkpoints;
 mod children;
