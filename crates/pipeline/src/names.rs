@@ -334,8 +334,12 @@ impl Checker<'_> {
         }
         match (root, parts.get(1).copied()) {
             ("inputs", Some(field)) => {
-                let outer =
-                    self.scope.outer.map_or(&[][..], |outer| outer.inputs.as_slice()).iter().map(String::as_str);
+                let outer = self
+                    .scope
+                    .outer
+                    .map_or(&[][..], |outer| outer.inputs.as_slice())
+                    .iter()
+                    .map(String::as_str);
                 let names: Vec<&str> =
                     self.scope.inputs.iter().map(|input| input.name.as_str()).chain(outer).collect();
                 if self.one_of(field, &names, "the pipeline has no input", "declare it under `inputs:`", span)

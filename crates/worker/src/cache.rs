@@ -126,7 +126,7 @@ impl Cache {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
-        self.folder.join("entries").join(format!("{:x}.json", hash.finalize()))
+        self.folder.join("entries").join(format!("{}.json", hex(hash)))
     }
 
     fn read(&self, place: &Path) -> io::Result<Option<Entry>> {
@@ -300,12 +300,17 @@ fn copy(mut from: File, mut to: &File) -> io::Result<(String, u64)> {
     loop {
         let read = from.read(&mut part)?;
         if read == 0 {
-            return Ok((format!("{:x}", hash.finalize()), size));
+            return Ok((hex(hash), size));
         }
         hash.update(&part[..read]);
         to.write_all(&part[..read])?;
         size += read as u64;
     }
+}
+
+/// Returns a hash as text.
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns whether a path stays inside the folder that it is relative to.
