@@ -43,7 +43,7 @@ steps:
     repeat: { until: steps.loop.outputs.add.n >= 2, max: 5 }
     steps:
       - id: add
-        run: echo {{ (steps.loop.outputs.add.n | default(0)) + 1 }}
+        run: echo {{ ((steps.loop.outputs.add | default({})).n | default(0)) + 1 }}
         outputs: { n: { stdout: json } }
       - { id: note, run: "echo {{ steps.add.outputs.n }} {{ steps.loop.round }} >> rounds" }
 "#,
@@ -119,7 +119,7 @@ steps:
             "- { id: a, steps: [{ id: b, run: 'echo {{ steps.c.status }}' }] }\n  - { id: c, run: echo }",
             "step `c` may not have finished",
         ),
-        ("- { id: a, steps: [{ id: b, runn: echo }] }", "unknown key `runn`"),
+        ("- { id: a, steps: [{ id: b, runn: echo }] }", "a step has no key `runn`"),
         ("- { id: a, env: { X: y }, steps: [{ id: b, run: echo }] }", "`env` has no effect"),
         ("- { id: a, foreach: [1], steps: [{ id: b, run: echo }, { id: b, run: echo }] }", "two steps"),
     ] {
