@@ -115,6 +115,8 @@ mutants! {
     M87 AnswerUnchecked "an answer is stored without a check of its fields"
     M88 HandlerAlways "a handler runs whatever the end of the run is"
     M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
+    M93 SandboxIsOptional "a step starts without its sandbox although the pipeline requires it"
+    M94 SandboxOfPipelineForgotten "a step's own sandbox drops the bounds of its pipeline"
 }
 
 /// Returns whether this fault is enabled.

@@ -215,6 +215,11 @@ fn size_of(definition: &Definition) -> u64 {
 }
 
 pub(crate) fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &mut Report) {
+    if let Some(secret) = declared.iter().find(|input| input.secret) {
+        let message = format!("the child pipeline has the secret input `{}`", secret.name);
+        let problem = Problem::at(file.span, message);
+        report.error(problem.help("a parent cannot pass on secrets: use `secrets` in the child pipeline"));
+    }
     let given = given.map(Node::entries).unwrap_or_default();
     for (key, _) in given {
         if !declared.iter().any(|input| input.name == key.text) {

@@ -19,6 +19,8 @@ use crate::language::PIPELINE;
 use crate::names::{self, Scope, StepNames, TemplateRole, Uses};
 use crate::parts;
 use crate::pipeline::{ConcurrencyRule, LabelTemplate, Pipeline, Step};
+use crate::sandbox;
+use crate::secret::{self, SecretSource};
 use crate::spec::StepSpec;
 use crate::triggers;
 use crate::warnings;
@@ -66,6 +68,9 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
             Some(file) => vec![file.to_owned()],
             None => texts(dotenv),
         },
+        sandbox: root.get("sandbox"),
+        sources: secret::sources(root.get("secrets"), report),
+        secret_inputs: inputs.iter().filter(|input| input.secret).map(|input| input.name.clone()).collect(),
     };
     if let Some(env) = common.env {
         env.entries().iter().for_each(|(_, value)| uses.add(value, TemplateRole::Variable));
@@ -165,6 +170,11 @@ fn step<'n>(
         env: common.env(node, uses),
         dir: common.dir(node, uses),
         timeout_ms: timeout(node, common).and_then(duration_ms),
+        sources: {
+            let own = texts(node.get("secrets")).into_iter();
+            own.filter_map(|name| common.sources.get(&name).map(|source| (name, source.clone()))).collect()
+        },
+        secret_inputs: if is_for_workers(node) { common.secret_inputs.clone() } else { Vec::new() },
         secrets: texts(node.get("secrets")),
         inherit: if is_process(node) { common.inherit.clone() } else { Vec::new() },
         when: parts::when(node, uses),
@@ -174,6 +184,7 @@ fn step<'n>(
         dotenv: if is_process(node) { common.dotenv.clone() } else { Vec::new() },
         fan_out: parts::fan_out(node, uses, report),
         repeat: condition,
+        sandbox: if is_process(node) { sandbox::decode(node.get("sandbox"), common.sandbox) } else { None },
         retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
             Some(from) => from == "here",
             // A retry continues the agent's session, which knows the files as the last attempt left them.
@@ -222,6 +233,9 @@ pub(crate) struct Common<'n> {
     env: Option<&'n Node>,
     inherit: Vec<String>,
     dotenv: Vec<String>,
+    sandbox: Option<&'n Node>,
+    sources: BTreeMap<String, SecretSource>,
+    secret_inputs: Vec<String>,
 }
 
 impl<'n> Common<'n> {

@@ -27,7 +27,12 @@ pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Repor
                 format!("a field cannot be named {}: every answer has that output", quoted(&key.text));
             report.error(Problem::at(key.span, message).help("choose another name"));
         }
-        fields.push(Input::decode(&key.text, key.span, field, report));
+        let field_input = Input::decode(&key.text, key.span, field, report);
+        if let Some(secret) = field.get("secret").filter(|_| field_input.secret) {
+            let problem = Problem::at(secret.span, "`secret` has no effect on the field of a gate");
+            report.error(problem.help("an answer is stored as it is: use a secret input of the run"));
+        }
+        fields.push(field_input);
     }
     let default = node.get("default");
     if let (Some(place), Some(choice)) = (default, default.and_then(Node::text)) {

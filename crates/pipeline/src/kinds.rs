@@ -18,13 +18,13 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 /// Keys that have no effect on a kind of step; the loader refuses them.
 #[rustfmt::skip]
 const UNUSED_KEYS: &[(&str, &[&str])] = &[
-    ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
-    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout", "labels"]),
-    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
-    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("call",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check"]),
+    ("task",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "timeout", "labels"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
     ("land",     &["outputs", "check", "dir", "repeat"]),
-    ("end",      &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
-    ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
+    ("end",      &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "queue", "labels", "at_most_once"]),
 ];
 
 /// Keys of `retry` that have no effect on a kind of step: only a command has an exit code, and a child run is retried

@@ -1,6 +1,7 @@
 //! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
 mod agents;
+mod sandbox;
 mod triggers;
 
 use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
@@ -56,6 +57,8 @@ pub(crate) static ALL: &[&Record] = &[
     &CHILD,
     &CHECK,
     &OUTPUT,
+    &sandbox::SANDBOX,
+    &sandbox::SECRET,
     &TRIGGER,
     &triggers::SCHEDULE,
     &triggers::MISSED,
@@ -84,6 +87,9 @@ pub(crate) static PIPELINE: Record = Record {
         key("timeout",     TIMEOUT,                                      "The time after which a run is cancelled; `always` steps still run."),
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
+        key("secrets",     Table(Rule::Variable, &Form::Record(&sandbox::SECRET)),
+                                                                         "The sources of secrets, by name; a secret without source is a variable of the worker's environment."),
+        key("sandbox",     Form::Record(&sandbox::SANDBOX),              "The bounds of every command and agent: files, network, memory, processors and processes; a step's own keys count more."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
         key("handlers",    Form::Record(&HANDLERS),                      "Steps that run at the end of a run, chosen by how it went."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
@@ -138,6 +144,8 @@ pub(crate) static STEP: Record = Record {
         key("priority",     PRIORITY,                                    "Steps with a higher priority are claimed first; 0 by default."),
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
         key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
+        key("sandbox",      Either(&[Form::Word(&[word("none")]), Form::Record(&sandbox::SANDBOX)]),
+                                                                         "The bounds of the step's processes, or `none`; a key that is missing here is that of the pipeline."),
         key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
     ],
 };
@@ -470,6 +478,7 @@ pub(crate) static INPUT: Record = Record {
         key("pattern",     Text(Rule::Filled), "A regular expression that the whole text must fit."),
         key("min",         Any,               "The smallest number, or the least characters, items or entries."),
         key("max",         Any,               "The largest number, or the most characters, items or entries."),
+        key("secret",      Boolean,           "Whether its value is kept encrypted and shown as `***`; only variables and commands can use it."),
         key("description", Text(Rule::Any),   "The purpose of the input."),
     ],
 };
@@ -490,7 +499,7 @@ mod tests {
         let plan = pipeline.plan(&BTreeMap::from([("issue".to_owned(), json!(7))])).ok()?;
         let inputs = pipeline.inputs.iter().map(|input| {
             format!(
-                "{} {:?} {} {:?} {:?} {:?} {:?} {:?}",
+                "{} {:?} {} {:?} {:?} {:?} {:?} {:?} {}",
                 input.name,
                 input.kind,
                 input.required,
@@ -498,7 +507,8 @@ mod tests {
                 input.allowed,
                 input.description,
                 input.pattern,
-                input.bounds
+                input.bounds,
+                input.secret
             )
         });
         let complete = BTreeMap::from([("issue".to_owned(), json!(7)), ("mode".to_owned(), json!("quick"))]);

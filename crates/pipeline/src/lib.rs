@@ -36,7 +36,9 @@ mod parts;
 mod pipeline;
 mod preview;
 mod render;
+mod sandbox;
 mod schema;
+mod secret;
 mod selection;
 mod shell;
 mod source;
@@ -64,7 +66,9 @@ pub use render::{
     RenderError, render_outputs, render_step, render_step_within, repeats_within, when_holds,
     when_holds_within,
 };
+pub use sandbox::{SandboxNetwork, SandboxSpec};
 pub use schema::schema;
+pub use secret::SecretSource;
 pub use selection::Selection;
 pub use spec::{
     Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,

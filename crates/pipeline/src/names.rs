@@ -332,9 +332,13 @@ impl Checker<'_> {
                 if self.one_of(field, &names, "the pipeline has no input", "declare it under `inputs:`", span)
                 {
                     self.used.insert(field.to_owned());
+                    self.refuse_secret(Some(field), span, used);
                 }
             }
-            ("inputs", None) => self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone())),
+            ("inputs", None) => {
+                self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone()));
+                self.refuse_secret(None, span, used);
+            }
             ("run", Some("status")) if used.role == TemplateRole::Workplace => {
                 self.report.error(Problem::at(span, "the status of the run is not available here"));
             }
@@ -348,6 +352,19 @@ impl Checker<'_> {
             }
             ("steps", Some(id)) => self.step(id, &parts[2..], span, used),
             _ => {}
+        }
+    }
+
+    /// Reports a secret input in a text that is stored or shown. Only variables of a process are neither.
+    fn refuse_secret(&mut self, name: Option<&str>, span: Span, used: &Use<'_>) {
+        if name.is_some() && matches!(used.role, TemplateRole::Variable | TemplateRole::Command(_)) {
+            return;
+        }
+        let mut named = self.scope.inputs.iter().filter(|input| name.is_none_or(|name| input.name == name));
+        if let Some(secret) = named.find(|input| input.secret) {
+            let message = format!("the secret input `{}` cannot be used here", secret.name);
+            let help = "use it in `env` or in the text of a command";
+            self.report.error(Problem::at(span, message).help(help));
         }
     }
 

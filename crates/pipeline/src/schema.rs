@@ -41,6 +41,9 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("`check`",       "not_empty",    "false"),
     ("`concurrency`", "limit",        "1"),
     ("`concurrency`", "on_conflict",  "\"queue\""),
+    ("`sandbox`",     "write",        "[\"worktree\"]"),
+    ("`sandbox`",     "network",      "\"none\""),
+    ("`sandbox`",     "required",     "true"),
     ("an input",      "type",         "\"string\""),
     ("an input",      "required",     "false"),
 ];
@@ -68,6 +71,8 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a step",        "shell",       r#"["bash", ["python3", "-c"]]"#),
     ("a step",        "secrets",     r#"[["DEPLOY_TOKEN"]]"#),
     ("a step",        "labels",      r#"[["gpu", "linux"]]"#),
+    ("a step",        "sandbox",     r#"[{ "network": "none", "memory": "4GiB", "processes": 512 }]"#),
+    ("a pipeline",    "sandbox",     r#"[{ "write": ["worktree"], "network": "none" }]"#),
     ("a step",        "task",        r#"[{ "prompt": "Review the change", "queue": "reviewers" }]"#),
     ("a step",        "agent",       r#"[{ "use": "claude", "prompt": "Fix issue {{ inputs.issue }}. Commit when done." }]"#),
     ("a step",        "gate",        r#"[{ "ask": "Release it?", "choices": ["yes", "no"], "timeout": "24h" }]"#),

@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use crate::agent::AgentSpec;
 use crate::child::Definition;
 use crate::inputs::Input;
+use crate::sandbox::SandboxSpec;
+use crate::secret::SecretSource;
 use crate::template::{self, Piece};
 
 /// The work of a step. Texts may contain templates until [`crate::render_step`] has rendered them.
@@ -30,6 +32,15 @@ pub struct StepSpec {
     /// Secrets that the step gets as variables of the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// The sources of those secrets that are not variables of the worker's environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, SecretSource>,
+    /// The inputs of the run whose values are secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_inputs: Vec<String>,
+    /// The values of the secret inputs, once the step is rendered; never stored.
+    #[serde(skip)]
+    pub private: Vec<String>,
     /// All secrets that any step of the pipeline, its parent or its children use. Workers mask them in everything that
     /// this step outputs, and the step does not inherit them unless they are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,6 +72,9 @@ pub struct StepSpec {
     /// The condition for further rounds after a success; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<RepeatCondition>,
+    /// The bounds of the step's processes; absent if they reach everything that their user does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSpec>,
     /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
@@ -339,6 +353,9 @@ impl StepSpec {
             dir: None,
             timeout_ms: None,
             secrets: Vec::new(),
+            sources: BTreeMap::new(),
+            secret_inputs: Vec::new(),
+            private: Vec::new(),
             masks: Vec::new(),
             agents: Vec::new(),
             inherit: Vec::new(),
@@ -349,6 +366,7 @@ impl StepSpec {
             dotenv: Vec::new(),
             fan_out: None,
             repeat: None,
+            sandbox: None,
             retry_here: false,
         }
     }
