@@ -2,7 +2,7 @@
 
 mod end;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sprag_pipeline::{Kind, Shell, StepSpec, render_step};
 use sprag_process::{
-    Capture, CrashMarks, Duplex, Error as ProcessError, LEASE_GRACE_MS, Order, Running, append_notes,
-    kill_orphans, make_private_folder, spawn, spawn_duplex,
+    Capture, CrashMarks, Duplex, Error as ProcessError, LEASE_GRACE_MS, Order, Running, Secrets,
+    append_notes, kill_orphans, make_private_folder, spawn, spawn_duplex,
 };
 use sprag_store::{Assignment, Ending};
 
@@ -21,11 +21,12 @@ use crate::environment::{EnterError, Environments, RunEnvironment, Setup};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
 use crate::files::Files;
 use crate::records::Records;
+use crate::sandbox::GitAccess;
+use crate::sealed::open_inputs;
 use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
-use end::with_warning;
-pub(crate) use end::{Work, failed, first_line};
+pub(crate) use end::{Work, failed, first_line, with_warning};
 
 /// The time that processes of an earlier attempt get to exit before the next attempt may start.
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(30);
@@ -124,10 +125,14 @@ impl Commands {
             Ok(entered) => entered,
             Err(ended) => return ended,
         };
-        let Some(entered) = entered else { return self.run_in(assignment, spec, None, &mut control).await };
+        let Some(entered) = entered else {
+            let ended = self.run_in(assignment, spec, None, &mut control).await;
+            return self.open_up(assignment, spec, None, ended).await;
+        };
         let ended = match self.begin(assignment, spec, &entered, &mut control).await {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
+                let ended = self.open_up(assignment, spec, Some(&entered.place), ended).await;
                 self.record(assignment, spec, &entered, ended).await
             }
             Err(ended) => ended,
@@ -227,6 +232,7 @@ impl Commands {
             timeout_ms: Some(due.setup.timeout_ms.unwrap_or(LONGEST_MS)),
             masks: of.masks.clone(),
             inherit: of.inherit.clone(),
+            sandbox: of.sandbox.clone(),
             ..StepSpec::new(kind)
         };
         let (mut order, places) = self
@@ -279,15 +285,28 @@ impl Commands {
             let _ = std::fs::remove_file(&places.stdout);
         }
         let _ = std::fs::remove_file(&places.written);
-        ending
+        places.warnings.iter().cloned().fold(ending, with_warning)
     }
 
+    /// Returns the order for a step's command, and the places of its files.
     pub(crate) fn order(
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
         place: Option<&RunEnvironment>,
         control: &Control,
+    ) -> Result<(Order, Places), String> {
+        self.order_with(assignment, spec, place, control, GitAccess::Commit)
+    }
+
+    /// Returns an order as [`Commands::order`] does, with this access to the repository in a sandbox.
+    pub(crate) fn order_with(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&RunEnvironment>,
+        control: &Control,
+        access: GitAccess,
     ) -> Result<(Order, Places), String> {
         let id = assignment.lease.execution;
         let step = &assignment.name;
@@ -329,13 +348,16 @@ impl Commands {
         if let Some(feedback) = &assignment.feedback {
             order.env.insert("SPRAG_FEEDBACK".into(), bounded(feedback));
         }
-        let places = Places {
+        let mut places = Places {
             dir,
+            base: started_in,
+            warnings: Vec::new(),
             stdout: self.files.stdout(id, step),
             written: self.files.written(id, step),
             kept: self.files.kept(id, step),
             withheld: self.files.withheld(id, step),
         };
+        self.enclose(&mut order, &mut places, assignment, spec, place, access)?;
         Ok((order, places))
     }
 
@@ -406,9 +428,20 @@ fn bounded(text: &str) -> String {
 }
 
 /// Returns the step with its templates filled in.
-pub fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
+///
+/// `data` is the data directory with the key of secret inputs.
+pub fn render(assignment: &Assignment, spec: &StepSpec, data: Option<&Path>) -> Result<StepSpec, String> {
     if let Some(why) = &assignment.unreadable {
         return Err(why.clone());
     }
-    render_step(spec, &spec.template_context(assignment.names())).map_err(|error| error.to_string())
+    let mut names = assignment.names();
+    let private = match data.filter(|_| !spec.secret_inputs.is_empty()) {
+        Some(data) => open_inputs(data, &spec.secret_inputs, &mut names["inputs"])?,
+        None => Vec::new(),
+    };
+    let rendered = render_step(spec, &spec.template_context(names)).map_err(|error| {
+        // The reason of a failed expression may show its values.
+        Secrets::new(&private).mask(&error.to_string())
+    })?;
+    Ok(StepSpec { private, ..rendered })
 }
