@@ -279,7 +279,7 @@ fn state_of(
 
 /// Returns the branch, the command that verifies and the remote of a landing, with the run's inputs filled in.
 fn order(run: &RunRow, step: &LandStep) -> (String, Option<String>, Option<String>) {
-    let inputs: Value = serde_json::from_str(&run.inputs).unwrap_or_default();
+    let inputs = crate::secret_inputs::shown(&run.inputs);
     let names = step.spec.template_context(json!({ "inputs": inputs }));
     // A template that needs more than the inputs is shown as it is written.
     let rendered = render_step(&step.spec, &names).map_or_else(|_| step.spec.kind.clone(), |spec| spec.kind);

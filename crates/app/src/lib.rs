@@ -46,6 +46,7 @@ mod review;
 pub mod rules;
 mod runs;
 mod secret;
+mod secret_inputs;
 pub mod text;
 mod threads;
 mod tidy;

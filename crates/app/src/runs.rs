@@ -187,14 +187,19 @@ pub struct DamagedRun {
 
 impl App {
     /// Prepares a request to start a run of a plan with its complete inputs.
-    pub fn new_run(&self, plan: impl Into<Arc<Plan>>, inputs: &BTreeMap<String, Value>) -> StartRun {
+    pub fn new_run(
+        &self,
+        plan: impl Into<Arc<Plan>>,
+        inputs: &BTreeMap<String, Value>,
+    ) -> Result<StartRun, Error> {
         let mut plan = plan.into();
         if plan.steps.iter().any(|step| step.account.is_some()) {
             name_accounts(Arc::make_mut(&mut plan));
         }
+        let inputs = self.sealed_inputs(&plan, inputs)?;
         let mut new = self.store.person().new_run(plan);
         new.inputs = json!(inputs).to_string().into();
-        StartRun { new, labels: RunLabels::default() }
+        Ok(StartRun { new, labels: RunLabels::default() })
     }
 
     /// Starts a run. When this returns, the run is on disk.

@@ -112,7 +112,7 @@ impl App {
         let inputs = BTreeMap::from([("message".to_owned(), Value::from(message))]);
         let context = talk_context(&named);
         let plan = talk_plan(named).map_err(|error| Error::failed(error.to_string()))?;
-        Ok(self.new_run(plan, &inputs).in_context(context))
+        Ok(self.new_run(plan, &inputs)?.in_context(context))
     }
 
     /// Refuses to use the threads of a run to which a person talks at this moment.

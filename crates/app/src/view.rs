@@ -450,7 +450,7 @@ impl RunDetail {
         RunDetail {
             status: StatusView::of(run, plan, steps, missing),
             version: run.version(),
-            inputs: serde_json::from_str(&run.inputs).unwrap_or_default(),
+            inputs: crate::secret_inputs::shown(&run.inputs),
             outputs: None,
             priority: run.priority,
             group: run.group.as_deref().map(str::to_owned),

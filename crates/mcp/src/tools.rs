@@ -235,7 +235,7 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
     let plan = pipeline.plan(&inputs)?;
     let plan = Arc::new(plan);
     let uncommitted = agents.checkouts.uncommitted(&plan, &dir).await;
-    let start = agents.app.new_run(plan, &inputs).in_folder(dir);
+    let start = agents.app.new_run(plan, &inputs)?.in_folder(dir);
     let start = start.priority(given.priority).idempotency_key(given.idempotency_key.as_deref());
     let labels = RunLabels { name: given.name, labels: given.labels };
     let start = start.labelled(labels.or_those_of(&pipeline, &inputs)?);

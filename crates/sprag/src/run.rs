@@ -133,7 +133,7 @@ impl NewRun {
             None if plan.environment.is_some() => std::env::current_dir().ok(),
             folder => folder,
         };
-        let mut start = app.new_run(plan, &inputs).priority(priority).idempotency_key(key.as_deref());
+        let mut start = app.new_run(plan, &inputs)?.priority(priority).idempotency_key(key.as_deref());
         start = start.labelled(labels.or_those_of(&pipeline.0, &inputs)?);
         if let Some(folder) = folder {
             start = start.in_folder(folder);

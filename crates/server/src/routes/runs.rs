@@ -238,7 +238,7 @@ async fn create(
         .await?;
     let plan = Arc::new(plan);
     let uncommitted = app.checkouts().uncommitted(&plan, &dir).await;
-    let start = app.core().new_run(plan, &inputs).in_folder(dir);
+    let start = app.core().new_run(plan, &inputs)?.in_folder(dir);
     let start = start.priority(wanted_priority).idempotency_key(key.as_deref()).labelled(labels);
     let Started { run, is_new } = app.core().start_run(start).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
