@@ -144,4 +144,6 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M86", layer("sim", "graphs", "")),
     ("M87", layer("pipeline", "expanded", "")),
     ("M88", layer("pipeline", "expanded", "")),
+    ("M93", layer("pipeline", "expanded", "s19_")),
+    ("M94", layer("pipeline", "expanded", "s19_")),
 ];
