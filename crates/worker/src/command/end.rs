@@ -301,10 +301,9 @@ impl Work<'_> {
             "log_dropped_bytes": ended.log_dropped_bytes,
             "log_error": ended.log_error,
         });
-        if !ended.warnings.is_empty() {
-            if !ended.success() {
-                facts["message"] = ended.warnings.join("; ").into();
-            }
+        if ended.reason == Reason::MemoryLimit {
+            facts["message"] = ended.warnings.join("; ").into();
+        } else if !ended.warnings.is_empty() {
             facts["warnings"] = json!(ended.warnings);
         }
         match outputs {
