@@ -101,12 +101,13 @@ impl SpecEvaluator for PipelineEvaluator {
 fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
-        Kind::Gate { ask, choices, default, fields, routes } => Ok(Prepared::Gate {
+        Kind::Gate { ask, choices, default, fields, routes, answerers } => Ok(Prepared::Gate {
             ask,
             choices,
             default,
             fields: if fields.is_empty() { Value::Null } else { serde_json::json!(fields) },
             routes: if routes.is_empty() { Value::Null } else { serde_json::json!(routes) },
+            answerers,
             timeout_ms,
         }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),

@@ -10,6 +10,8 @@ use crate::App;
 use crate::boards::TaskSpec;
 use crate::error::{Error, ErrorKind, Hint};
 use crate::labels::RunLabels;
+use crate::reach::{Reach, Subject};
+use crate::runs::RunFilter;
 use crate::text::nearest;
 use crate::view::EntryView;
 
@@ -105,28 +107,46 @@ impl RunWithPlan {
 
 /// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board or of a run, or the newest.
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
+    find_run_within(app, wanted, &Reach::default())
+}
+
+/// Returns the run that a caller means, as [`find_run`] does, among those that it reaches.
+pub fn find_run_within(app: &App, wanted: Option<&str>, reach: &Reach) -> Result<RunWithPlan, Error> {
     let run = match wanted {
-        None => {
+        None if reach.is_everything() => {
             let newest = app.store.queries().runs(None, &[], 1)?;
-            let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
-            newest.into_iter().next().ok_or_else(none)?.row?
+            newest.into_iter().next().ok_or_else(no_runs)?.row?
+        }
+        None => {
+            let filter = RunFilter { reach: reach.clone(), ..RunFilter::default() };
+            app.runs(&filter, 1)?.runs.pop().ok_or_else(no_runs)?
         }
         Some(text) => match text.parse::<RunId>() {
-            Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text), Ok)?,
-            Err(_) => by_part(app, text)?,
+            Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text, reach), Ok)?,
+            Err(_) => by_part(app, text, reach)?,
         },
     };
+    app.require_reach(reach, Subject::Run(run.id))?;
     RunWithPlan::load(app, run.id)
 }
 
-fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
+fn no_runs() -> Error {
+    Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun)
+}
+
+fn by_part(app: &App, text: &str, reach: &Reach) -> Result<RunRow, Error> {
     if let Some(run) = app.board_run(text)?
         && let Some(row) = app.store.queries().run(run)?
     {
         return Ok(row);
     }
     let listed = app.store.queries().runs(None, &[], LOOK_BACK)?;
-    let runs: Vec<RunRow> = listed.into_iter().filter_map(|listed| listed.row.ok()).collect();
+    let mut runs: Vec<RunRow> = Vec::new();
+    for row in listed.into_iter().filter_map(|listed| listed.row.ok()) {
+        if app.reaches_row(reach, &row)? {
+            runs.push(row);
+        }
+    }
     // The newest run of that name: runs of the same kind often share one.
     if let Some(run) = runs.iter().find(|run| RunLabels::of(run).name.as_deref() == Some(text)) {
         return Ok(run.clone());

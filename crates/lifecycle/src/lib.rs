@@ -10,6 +10,7 @@
 
 mod account;
 mod advance;
+mod answerers;
 mod diagram;
 mod environment;
 mod execution;
@@ -29,6 +30,7 @@ pub use advance::{
     Items, Needs, NextRound, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work,
     WorkEnd, admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
 };
+pub use answerers::{Answerers, NotBy};
 pub use diagram::reference;
 pub use environment::{
     Environment, EnvironmentEvent, EnvironmentFacts, EnvironmentPredicate, EnvironmentStatus,

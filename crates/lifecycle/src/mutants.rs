@@ -115,6 +115,8 @@ mutants! {
     M87 AnswerUnchecked "an answer is stored without a check of its fields"
     M88 HandlerAlways "a handler runs whatever the end of the run is"
     M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
+    M100 LimitNotChecked "a token reaches what its limits exclude"
+    M101 StarterMayAnswer "the starter of a run answers a question that others have to answer"
 }
 
 /// Returns whether this fault is enabled.

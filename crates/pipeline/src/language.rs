@@ -304,6 +304,8 @@ pub(crate) static GATE: Record = Record {
         key("fields",   Table(Rule::Identifier, &INPUT_FORM),
                                                       "Typed values that an answer gives: outputs of the step."),
         key("default",  Text(Rule::Filled),           "The choice that counts if there is no answer in time; without it the step fails then."),
+        key("answer_by", List(&Text(Rule::Filled), 1), "The names of the tokens and users who may answer; everyone by default."),
+        key("not_by",   Form::Word(&[word("starter")]), "`starter`: the one who started the run, and its steps, may not answer."),
     ],
 };
 

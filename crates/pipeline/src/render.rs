@@ -138,7 +138,8 @@ impl Renderer<'_> {
             Kind::Task { prompt, with } => {
                 Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
             }
-            Kind::Gate { ask, choices, default, fields, routes } => Kind::Gate {
+            Kind::Gate { ask, choices, default, fields, routes, answerers } => Kind::Gate {
+                answerers: answerers.clone(),
                 fields: fields.clone(),
                 routes: routes.clone(),
                 ask: self.free_text(ask, "the question")?,

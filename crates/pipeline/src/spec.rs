@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sprag_lifecycle::Answerers;
 
 use crate::agent::AgentSpec;
 use crate::child::Definition;
@@ -135,6 +136,9 @@ pub enum Kind {
         /// The steps at which the run continues, by the choices that lead to them.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         routes: BTreeMap<String, String>,
+        /// The people who may answer.
+        #[serde(default, skip_serializing_if = "Answerers::is_everyone")]
+        answerers: Answerers,
     },
     /// A wait for a time or a signal.
     Wait(Wait),

@@ -116,6 +116,7 @@ fn tried() -> Vec<(&'static str, Vec<&'static str>, i32)> {
         ("board report", words("board report b"), 0),
         ("board close", words("board close b --cancel-waiting"), 0),
         ("token new", words("token new t"), 0),
+        ("token rotate", words("token rotate t"), 0),
         ("token ls", words("token ls"), 0),
         ("token rm", words("token rm t"), 0),
         ("audit", words("audit"), 0),

@@ -68,6 +68,8 @@ mod rules_chains;
 mod rules_git;
 mod rules_github;
 mod run_labels;
+mod scopes;
+mod scopes_matrix;
 mod security_access;
 mod security_callers;
 mod security_files;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepNo, StepStatus, WorkKind};
 use sprag_store::{
-    AccountBusy, AccountWait, ExecutionRow, GateKind, GateRow, Id, Now, Row, StepRow, WorkerRow, is_task,
-    step_name,
+    AccountBusy, AccountWait, ExecutionRow, GateKind, GateRow, Id, Now, Row, StepRow, WorkerRow,
+    answerers_of, is_task, step_name,
 };
 
 use super::{MOST_TOLD, Unsettled, Wait, gate_text, plural};
@@ -117,7 +117,13 @@ impl View<'_> {
                 timeout => Some(self.wall(timeout)),
             };
             waiting.owner = match gate.kind {
-                GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
+                GateKind::Question => {
+                    let who = match answerers_of(&gate.question) {
+                        all if all.is_everyone() => "a person".to_owned(),
+                        some => plain(&some.to_string()),
+                    };
+                    format!("{who}: sprag approve {} {}", gate.run, self.name(step.no))
+                }
                 GateKind::Signal => {
                     format!("any program or person: sprag signal {} {}", gate.run, gate.question)
                 }

@@ -132,7 +132,11 @@ struct Which {
 
 /// List runs
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", params(Which), responses((status = 200, body = Runs)))]
-async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Which>) -> Answer<Json<Runs>> {
+async fn list(
+    MayRead(caller): MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<Which>,
+) -> Answer<Json<Runs>> {
     let limit = which.limit.unwrap_or(50);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
@@ -161,6 +165,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         parent,
         text: which.text.filter(|text| !text.is_empty()),
         without_boards: which.boards == Some(false),
+        reach: caller.reach,
     };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
@@ -175,8 +180,8 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
 
 /// Show what all live runs do: the executions that workers have, and what runs wait for, by cause
 #[utoipa::path(get, path = "/v1/waiting", tag = "runs", responses((status = 200, body = LiveView)))]
-async fn live(_: MayRead, State(app): State<ServerState>) -> Answer<Json<LiveView>> {
-    app.blocking(|app| Ok(Json(app.core().live()?))).await
+async fn live(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<LiveView>> {
+    app.blocking(move |app| Ok(Json(app.core().live(&caller.reach)?))).await
 }
 
 fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
@@ -210,7 +215,7 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
     )
 )]
 async fn create(
-    _: MayRun,
+    MayRun(caller): MayRun,
     State(app): State<ServerState>,
     headers: HeaderMap,
     Json(wanted): Json<NewRun>,
@@ -224,6 +229,8 @@ async fn create(
     let labels = RunLabels { name: wanted.name.clone(), labels: wanted.labels.clone() };
     let (plan, inputs, labels) = app
         .blocking(move |app| {
+            let is_whole = wanted.only.is_empty() && wanted.from.is_none() && wanted.skip.is_empty();
+            let by_name = wanted.pipeline.is_some() && wanted.dir.is_none() && is_whole;
             let loaded = match (&wanted.yaml, &wanted.pipeline) {
                 (Some(text), None) => pipelines::inline(text)?,
                 (None, Some(name)) => pipelines::named(app.options().project.as_deref(), name)?,
@@ -233,6 +240,7 @@ async fn create(
             let pipeline = loaded.pipeline.select(&selection)?;
             let (plan, inputs) = pipelines::plan(&pipeline, &wanted.inputs)?;
             let labels = labels.or_those_of(&pipeline, &inputs)?;
+            caller.reach.check_start(&plan, &labels, by_name)?;
             Ok((plan, inputs, labels))
         })
         .await?;
@@ -298,12 +306,12 @@ struct RunWords {
     )
 )]
 async fn find(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(words): Query<RunWords>,
 ) -> Answer<Json<RunView>> {
     app.blocking(move |app| {
-        let known = sprag_app::find_run(app.core(), words.name.as_deref())?;
+        let known = sprag_app::find_run_within(app.core(), words.name.as_deref(), &caller.reach)?;
         Ok(Json(RunView::of(&known.run)))
     })
     .await

@@ -204,6 +204,7 @@ impl SpecEvaluator for Scripts {
                 default: self.of(step).gate_default.then(|| "no".into()),
                 fields: Value::Null,
                 routes: Value::Null,
+                answerers: Default::default(),
                 timeout_ms: Some(MAX_WAIT_MS),
             },
             WaitsFor::Pause => Prepared::Pause { ms: 5 },

@@ -30,14 +30,40 @@ async fn tokens_are_found_by_their_hash_until_they_are_removed() {
     let stores = Stores::new();
     for (name, store) in &stores.all {
         let service = store.service();
-        service.add_token(token(1, "a", "aa")).await.unwrap();
-        service.add_token(token(2, "b", "bb")).await.unwrap();
+        service.add_token(token(1, "a", "aa"), "read".into()).await.unwrap();
+        service.add_token(token(2, "b", "bb"), "read".into()).await.unwrap();
         assert_eq!(look(store, |db| db.tokens()), [token(1, "a", "aa"), token(2, "b", "bb")], "{name}");
         assert_eq!(look(store, |db| db.token_by_hash("bb")), Some(token(2, "b", "bb")), "{name}");
         assert_eq!(look(store, |db| db.token_by_hash("b")), None, "{name}");
         assert!(service.remove_token(2).await.unwrap());
         assert!(!service.remove_token(2).await.unwrap());
         assert_eq!(look(store, |db| db.token_by_hash("bb")), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_rotated_token_has_two_secrets_until_the_overlap_ends() {
+    let stores = Stores::new();
+    for (name, store) in &stores.all {
+        let service = store.service();
+        service.add_token(token(1, "a", "aa"), "read".into()).await.unwrap();
+        service.add_token(token(2, "b", "bb"), "read".into()).await.unwrap();
+        let new = TokenRow { created_ms: 900, ..token(3, "a", "cc") };
+        assert!(!service.rotate_token(9, new.clone(), 50).await.unwrap(), "{name}: there is no such token");
+        assert!(service.rotate_token(1, new.clone(), 1_000).await.unwrap(), "{name}");
+        let old = look(store, |db| db.token_by_hash("aa")).expect("the old secret");
+        assert_eq!((old.expires_ms, old.id), (Some(1_000), 1), "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("cc")), Some(new.clone()), "{name}");
+        let newest = TokenRow { created_ms: 1_900, ..token(4, "a", "dd") };
+        assert!(
+            !service.rotate_token(1, newest.clone(), 2_000).await.unwrap(),
+            "{name}: it was rotated before"
+        );
+        // The first secret has expired by now: the wall clock of these stores is far beyond 1970.
+        assert!(service.rotate_token(3, newest, 2_000).await.unwrap(), "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("aa")), None, "{name}");
+        assert!(service.remove_token(4).await.unwrap(), "{name}");
+        assert_eq!(look(store, |db| db.tokens()), [token(2, "b", "bb")], "{name}: with all its secrets");
     }
 }
 
