@@ -32,6 +32,7 @@ fn file(text: &str) -> Definition {
         text: text.into(),
         children: BTreeMap::new(),
         prompts: BTreeMap::new(),
+        outer: None,
     };
     let child = named(
         "child.yaml",

@@ -47,6 +47,7 @@ fn fill_in(step: &Value) -> bool {
         text: file.to_string(),
         children: BTreeMap::new(),
         prompts: BTreeMap::new(),
+        outer: None,
     };
     let Ok(loaded) = definition.parse() else { return false };
     let spec = &loaded.pipeline.steps[1].spec;

@@ -143,5 +143,11 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M85", layer("sim", "graphs", "")),
     ("M86", layer("sim", "graphs", "")),
     ("M87", layer("pipeline", "expanded", "")),
+    ("M100", layer("app", "reach", "")),
+    ("M101", layer("store", "store", "outside::i02_")),
     ("M88", layer("pipeline", "expanded", "")),
+    ("M93", layer("pipeline", "expanded", "s19_")),
+    ("M94", layer("pipeline", "expanded", "s19_")),
+    ("M104", layer("sim", "graphs", "")),
+    ("M105", layer("sim", "graphs", "")),
 ];

@@ -1,5 +1,5 @@
-//! Requirements of the tests in addition to Rust: Python for programs of other projects, PostgreSQL, a broker, and a
-//! browser with Node, which drives it.
+//! Requirements of the tests in addition to Rust: Python for programs of other projects, PostgreSQL, a broker,
+//! bubblewrap for the sandboxes of steps, and a browser with Node, which drives it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +12,7 @@ pub(crate) fn prepare(root: &Path) -> Result<(), String> {
         (has_python as fn() -> bool, &["python3", "python3-venv"][..], "Python 3 with venv"),
         (has_postgres, &["postgresql", "postgresql-client"][..], "PostgreSQL 13 or newer"),
         (nats::is_installed, nats::PACKAGES, "nats-server 2.9 or newer"),
+        (has_bubblewrap, &["bubblewrap"][..], "bubblewrap"),
         (has_chromium, &["chromium"][..], "Chromium"),
         (has_node, &["nodejs", "npm"][..], "Node 18 or newer with npm"),
     ];
@@ -25,6 +26,10 @@ pub(crate) fn prepare(root: &Path) -> Result<(), String> {
         }
     }
     crate::ui::install(&root.join("tests/browser"))
+}
+
+fn has_bubblewrap() -> bool {
+    Path::new("/usr/bin/bwrap").exists()
 }
 
 fn has_chromium() -> bool {

@@ -15,10 +15,11 @@ const WITHOUT_STORE: [&str; 4] = ["cli", "mcp", "server", "sprag"];
 const READERS: [&str; 9] =
     ["app", "bus", "mcp", "process", "remote", "server", "store", "worker", "worktree"];
 /// Their files that read what the kernel tells, and the supervisor of tests.
-const KERNEL_READERS: [&str; 4] = [
+const KERNEL_READERS: [&str; 5] = [
     "crates/process/src/adopted.rs",
     "crates/process/src/bin/supervisor.rs",
     "crates/process/src/cgroup.rs",
+    "crates/process/src/limits.rs",
     "crates/worktree/src/foreign_git.rs",
 ];
 

@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Invalid,
     /// The request makes sense, but not in the present state.
     Refused,
+    /// The caller may not do this: its token does not permit it, or the object names others who may.
+    Forbidden,
     /// The request is larger than it may be: the caller's mistake.
     TooLarge,
     /// The caller has or asks for too much at once, and may ask again after this many seconds.
@@ -39,6 +41,7 @@ impl ErrorKind {
             ErrorKind::NotFound => "not_found",
             ErrorKind::Invalid => "invalid",
             ErrorKind::Refused => "refused",
+            ErrorKind::Forbidden => "forbidden",
             ErrorKind::TooLarge => "too_large",
             ErrorKind::TooMany { .. } => "rate_limited",
             ErrorKind::Unavailable => "unavailable",
@@ -188,6 +191,7 @@ impl From<sprag_store::Error> for Error {
             StoreError::Invalid { field, .. } => {
                 return Error { field: Some(field), ..Error::invalid(message) };
             }
+            StoreError::Forbidden { .. } => ErrorKind::Forbidden,
             StoreError::NoSuchRun(_) => ErrorKind::NotFound,
             StoreError::Conflict { .. } => ErrorKind::Refused,
             StoreError::Unknown { .. } => ErrorKind::UnknownOutcome,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Plan, PlanStep, RunId};
+use sprag_lifecycle::{OUTER_INPUT, Plan, PlanStep, RunId};
 use sprag_pipeline::{
     Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, repeats_within, time_ms,
     when_holds_within,
@@ -101,12 +101,13 @@ impl SpecEvaluator for PipelineEvaluator {
 fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
-        Kind::Gate { ask, choices, default, fields, routes } => Ok(Prepared::Gate {
+        Kind::Gate { ask, choices, default, fields, routes, answerers } => Ok(Prepared::Gate {
             ask,
             choices,
             default,
             fields: if fields.is_empty() { Value::Null } else { serde_json::json!(fields) },
             routes: if routes.is_empty() { Value::Null } else { serde_json::json!(routes) },
+            answerers,
             timeout_ms,
         }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
@@ -118,12 +119,15 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
         },
         Kind::Wait(Wait::Signal { name }) => Ok(Prepared::Signal { name, timeout_ms }),
         Kind::End { completed, message } => Ok(Prepared::End { completed, message }),
-        Kind::Pipeline { inputs, definition, .. } => {
+        Kind::Pipeline { mut inputs, definition, .. } => {
+            // The names around steps that are written inside a step are no declared input.
+            let outer = inputs.remove(OUTER_INPUT);
             let child = definition.parse().map_err(SpecError::new)?.pipeline;
             let child = child.with_masks(&rendered.masks).with_agents(&rendered.agents);
-            let inputs = child.complete(&inputs).map_err(SpecError::new)?;
+            let mut inputs = child.complete(&inputs).map_err(SpecError::new)?;
             let mut plan = child.plan(&inputs).map_err(SpecError::new)?;
             name_known_accounts(&mut plan);
+            inputs.extend(outer.map(|outer| (OUTER_INPUT.to_owned(), outer)));
             let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
             Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
         }

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name};
+use sprag_lifecycle::{OUTER_INPUT, Plan, RunId, StepNo, WorkKind};
+use sprag_store::{
+    JournalEntry, PlannedRun, Position, Row, RunRow, StepRow, Store, TaskState, is_task, step_name,
+};
 
 use crate::App;
 use crate::boards::TaskSpec;
 use crate::error::{Error, ErrorKind, Hint};
 use crate::labels::RunLabels;
+use crate::reach::{Reach, Subject};
+use crate::runs::RunFilter;
 use crate::text::nearest;
 use crate::view::EntryView;
 
@@ -73,6 +77,30 @@ impl RunWithPlan {
         row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
     }
 
+    /// Returns whether its steps are written inside a step of its parent.
+    pub fn is_inside(&self) -> bool {
+        self.run.parent.is_some() && is_inside(&self.run)
+    }
+
+    /// Returns the run that has a step, and the step's name in it: for `each[0].build` the run of the steps inside
+    /// `each[0]`, and `build`. Any other name is of this run.
+    pub fn enter(self, app: &App, step: &str) -> Result<(RunWithPlan, String), Error> {
+        let Some((outer, inner)) = step.split_once('.') else { return Ok((self, step.to_owned())) };
+        let no = self.find_step(outer, Some(app))?;
+        let row = app.store.queries().step(self.run.id, no)?;
+        let is_child = |row: &StepRow| self.plan.step(row.node()).work == WorkKind::Child;
+        let child = row.filter(is_child).and_then(|row| row.work).map(RunId::from_i64);
+        let child = child.map(|child| RunWithPlan::load(app, child)).transpose()?;
+        match child.filter(RunWithPlan::is_inside) {
+            Some(child) => child.enter(app, inner),
+            None => {
+                let message =
+                    format!("step {outer} of run {} has no steps inside it that have begun", self.run.id);
+                Err(Error::invalid(message).next("look at the run's status"))
+            }
+        }
+    }
+
     /// Returns the number of the planned step with this id.
     pub fn step_no(&self, id: &str) -> Result<StepNo, Error> {
         self.find_step(id, None)
@@ -103,34 +131,53 @@ impl RunWithPlan {
     }
 }
 
+/// Returns whether the steps of a run are written inside a step: it has the names around that step.
+pub(crate) fn is_inside(run: &RunRow) -> bool {
+    // Its only input. No pipeline can declare one of this name.
+    run.inputs.strip_prefix("{\"").is_some_and(|inputs| inputs.starts_with(OUTER_INPUT))
+}
+
 /// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board or of a run, or the newest.
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
+    find_run_within(app, wanted, &Reach::default())
+}
+
+/// Returns the run that a caller means, as [`find_run`] does, among those that it reaches.
+pub fn find_run_within(app: &App, wanted: Option<&str>, reach: &Reach) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
-            let newest = app.store.queries().runs(None, &[], LOOK_BACK)?;
-            let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
             // A board is a run too, and not the one that a person means who names none.
-            let queries = app.store.queries();
-            let is_run = |row: &RunRow| !row.open && queries.board(row.id).is_ok_and(|board| board.is_none());
-            let at = newest.iter().position(|listed| listed.row.as_ref().is_ok_and(is_run)).unwrap_or(0);
-            newest.into_iter().nth(at).ok_or_else(none)?.row?
+            let filter = RunFilter { reach: reach.clone(), without_boards: true, ..RunFilter::default() };
+            let newest = app.runs(&filter, 1)?.runs.pop();
+            let any = RunFilter { without_boards: false, ..filter };
+            newest.map_or_else(|| app.runs(&any, 1)?.runs.pop().ok_or_else(no_runs), Ok)?
         }
         Some(text) => match text.parse::<RunId>() {
-            Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text), Ok)?,
-            Err(_) => by_part(app, text)?,
+            Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text, reach), Ok)?,
+            Err(_) => by_part(app, text, reach)?,
         },
     };
+    app.require_reach(reach, Subject::Run(run.id))?;
     RunWithPlan::load(app, run.id)
 }
 
-fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
+fn no_runs() -> Error {
+    Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun)
+}
+
+fn by_part(app: &App, text: &str, reach: &Reach) -> Result<RunRow, Error> {
     if let Some(run) = app.board_run(text)?
         && let Some(row) = app.store.queries().run(run)?
     {
         return Ok(row);
     }
     let listed = app.store.queries().runs(None, &[], LOOK_BACK)?;
-    let runs: Vec<RunRow> = listed.into_iter().filter_map(|listed| listed.row.ok()).collect();
+    let mut runs: Vec<RunRow> = Vec::new();
+    for row in listed.into_iter().filter_map(|listed| listed.row.ok()) {
+        if app.reaches_row(reach, &row)? {
+            runs.push(row);
+        }
+    }
     // The newest run of that name: runs of the same kind often share one.
     if let Some(run) = runs.iter().find(|run| RunLabels::of(run).name.as_deref() == Some(text)) {
         return Ok(run.clone());

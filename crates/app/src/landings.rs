@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::failures::why_attempt_failed;
 use crate::labels::RunLabels;
 use crate::local_files::LocalFiles;
+use crate::reach::Reach;
 use crate::runs::RunFilter;
 use crate::text::{plain, rfc3339};
 
@@ -139,17 +140,33 @@ struct LandStep {
 }
 
 impl App {
-    /// Returns the landings of live runs and of the newest runs, and whose turn it is.
-    pub fn landings(&self) -> Result<LandingsView, Error> {
+    /// Returns the landings of live runs and of the newest runs that the caller reaches, and whose turn it is.
+    pub fn landings(&self, reach: &Reach) -> Result<LandingsView, Error> {
         let statuses = RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
-        let live = self.all_runs(&RunFilter { statuses, ..RunFilter::default() }, MOST_LIVE)?;
-        let newest = self.all_runs(&RunFilter::default(), MOST_ENDED)?;
+        let within = RunFilter { reach: reach.clone(), ..RunFilter::default() };
+        let live = self.all_runs(&RunFilter { statuses, ..within.clone() }, MOST_LIVE)?;
+        let newest = self.all_runs(&within, MOST_ENDED)?;
         let mut search = Search { app: self, plans: BTreeMap::new(), turns: BTreeMap::new(), found: vec![] };
         let mut seen: BTreeSet<RunId> = BTreeSet::new();
         for run in live.iter().chain(&newest).filter(|run| seen.insert(run.id)) {
             search.look_at(run)?;
         }
-        Ok(search.result())
+        let mut found = search.result();
+        let mut turns = Vec::new();
+        for turn in std::mem::take(&mut found.turns) {
+            if self.reaches_shown(reach, &turn.run)? {
+                turns.push(turn);
+            }
+        }
+        found.turns = turns;
+        for landing in &mut found.landings {
+            if let Some(run) = landing.behind.as_deref()
+                && !self.reaches_shown(reach, run)?
+            {
+                landing.behind = None;
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -279,7 +296,7 @@ fn state_of(
 
 /// Returns the branch, the command that verifies and the remote of a landing, with the run's inputs filled in.
 fn order(run: &RunRow, step: &LandStep) -> (String, Option<String>, Option<String>) {
-    let inputs: Value = serde_json::from_str(&run.inputs).unwrap_or_default();
+    let inputs = crate::secret_inputs::shown(&run.inputs);
     let names = step.spec.template_context(json!({ "inputs": inputs }));
     // A template that needs more than the inputs is shown as it is written.
     let rendered = render_step(&step.spec, &names).map_or_else(|_| step.spec.kind.clone(), |spec| spec.kind);

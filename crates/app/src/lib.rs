@@ -39,6 +39,7 @@ mod logs;
 mod outputs;
 mod queries;
 mod queues;
+mod reach;
 mod refused;
 mod resume;
 pub mod retention;
@@ -46,6 +47,8 @@ mod review;
 pub mod rules;
 mod runs;
 mod secret;
+mod secret_inputs;
+mod steps;
 pub mod text;
 mod threads;
 mod tidy;
@@ -74,7 +77,7 @@ pub use failures::{FailedStep, failures, why_attempt_failed, why_failed, why_ste
 pub use graph::{GraphLayout, GraphStep, GraphView};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
-pub use known::{Names, RunWithPlan, find_run};
+pub use known::{Names, RunWithPlan, find_run, find_run_within};
 pub use labels::{RunLabels, parse_labels};
 pub use landings::{LandingState, LandingView, LandingsView, TurnView};
 pub use live::{ExecutingView, LiveView, WaitingCause};
@@ -82,6 +85,7 @@ pub use local_files::LocalFiles;
 pub use log_lines::{LogHits, LogLine, LogLines, LogPart, read_lines, search_lines};
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use outputs::StepState;
+pub use reach::{Reach, ReachedRuns, Subject};
 pub use refused::RefusedEvents;
 pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
@@ -100,10 +104,11 @@ pub use sprag_store::{
     Author, BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow,
     ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now,
     Observer, OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic,
-    WorkerRow, acting_as, bugs, current_author, step_name,
+    WorkerRow, acting_as, answerers_of, bugs, current_author, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
+pub use steps::StepChange;
 pub use threads::{TALK, ThreadView};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};

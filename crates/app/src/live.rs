@@ -10,6 +10,7 @@ use crate::App;
 use crate::error::Error;
 use crate::graph::kind_of;
 use crate::labels::RunLabels;
+use crate::reach::Reach;
 use crate::runs::RunFilter;
 use crate::text::rfc3339;
 use crate::view::{QueueView, wall_ms};
@@ -80,10 +81,10 @@ pub struct WaitingCause {
 }
 
 impl App {
-    /// Returns what all live runs do, and what they wait for.
-    pub fn live(&self) -> Result<LiveView, Error> {
+    /// Returns what all live runs that the caller reaches do, and what they wait for.
+    pub fn live(&self, reach: &Reach) -> Result<LiveView, Error> {
         let statuses = RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
-        let filter = RunFilter { statuses, ..RunFilter::default() };
+        let filter = RunFilter { statuses, reach: reach.clone(), ..RunFilter::default() };
         let rows = self.all_runs(&filter, MOST_RUNS)?;
         let more = rows.len() == MOST_RUNS;
         let now = self.now();
@@ -113,7 +114,11 @@ impl App {
             more,
             executing: executing.into_iter().map(|(_, view)| view).collect(),
             causes: causes.into_iter().map(cause).collect(),
-            unserved: self.queues()?.into_iter().filter(is_unserved).collect(),
+            unserved: self
+                .queues()?
+                .into_iter()
+                .filter(|queue| is_unserved(queue) && reach.shows_queue(&queue.name))
+                .collect(),
         })
     }
 }

@@ -45,9 +45,9 @@ impl App {
 
     /// Returns the lines of the log of a step's last attempt, as far as they are in this data directory.
     pub fn log_lines(&self, run: RunId, step: &str) -> Result<Vec<String>, Error> {
-        let known = RunWithPlan::load(self, run)?;
-        let attempt = find_attempt(self, &known, known.find_step(step, Some(self))?, None)?;
-        let log = self.files().log(attempt.id, step);
+        let (known, step) = RunWithPlan::load(self, run)?.enter(self, step)?;
+        let attempt = find_attempt(self, &known, known.find_step(&step, Some(self))?, None)?;
+        let log = self.files().log(attempt.id, &step);
         if !log.exists() {
             return Ok(Vec::new());
         }

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind};
 use crate::idempotency::RunRequest;
 use crate::known::RunWithPlan;
 use crate::labels::RunLabels;
+use crate::reach::Reach;
 use crate::resume::{abandon_the_dead, is_attended};
 use crate::text::nearest;
 use crate::waiting::keep_time;
@@ -131,6 +132,8 @@ pub struct RunFilter {
     pub without_boards: bool,
     /// Only runs that are older than this one.
     pub before: Option<RunId>,
+    /// Only runs that the caller reaches.
+    pub reach: Reach,
 }
 
 impl RunFilter {
@@ -187,14 +190,19 @@ pub struct DamagedRun {
 
 impl App {
     /// Prepares a request to start a run of a plan with its complete inputs.
-    pub fn new_run(&self, plan: impl Into<Arc<Plan>>, inputs: &BTreeMap<String, Value>) -> StartRun {
+    pub fn new_run(
+        &self,
+        plan: impl Into<Arc<Plan>>,
+        inputs: &BTreeMap<String, Value>,
+    ) -> Result<StartRun, Error> {
         let mut plan = plan.into();
         if plan.steps.iter().any(|step| step.account.is_some()) {
             name_accounts(Arc::make_mut(&mut plan));
         }
+        let inputs = self.sealed_inputs(&plan, inputs)?;
         let mut new = self.store.person().new_run(plan);
         new.inputs = json!(inputs).to_string().into();
-        StartRun { new, labels: RunLabels::default() }
+        Ok(StartRun { new, labels: RunLabels::default() })
     }
 
     /// Starts a run. When this returns, the run is on disk.
@@ -287,6 +295,8 @@ impl App {
                 match listed.row {
                     Ok(row) if filter.holds(&row) && !self.leaves_out(filter, &row)? => found.push(row),
                     Ok(_) => {}
+                    // Whether it is within the limits cannot be told.
+                    Err(_) if !filter.reach.is_everything() => {}
                     Err(error) => damaged.push(DamagedRun { id: listed.id, why: error.to_string() }),
                 }
             }
@@ -297,8 +307,11 @@ impl App {
         }
     }
 
-    /// Returns whether a run is a board that the list leaves out.
+    /// Returns whether a run is beyond the caller's reach, or a board that the list leaves out.
     fn leaves_out(&self, filter: &RunFilter, row: &RunRow) -> Result<bool, Error> {
+        if !self.reaches_row(&filter.reach, row)? {
+            return Ok(true);
+        }
         Ok(filter.without_boards && (row.open || self.store.queries().board(row.id)?.is_some()))
     }
 

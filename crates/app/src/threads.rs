@@ -14,6 +14,7 @@ use sprag_store::{Id, Row, RunRow, StepRow, ThreadIntent, ThreadRow, thread_id};
 use crate::App;
 use crate::error::{Error, ErrorKind, Hint};
 use crate::known::{RunWithPlan, find_run};
+use crate::reach::Reach;
 use crate::resume::abandon_the_dead;
 use crate::runs::StartRun;
 
@@ -57,8 +58,8 @@ struct Named {
 }
 
 impl App {
-    /// Returns the threads of a run, or those of the newest runs.
-    pub fn threads(&self, run: Option<RunId>) -> Result<Vec<ThreadView>, Error> {
+    /// Returns the threads of a run, or those of the newest runs, as far as the caller reaches them.
+    pub fn threads(&self, run: Option<RunId>, reach: &Reach) -> Result<Vec<ThreadView>, Error> {
         let runs = match run {
             Some(run) => vec![run],
             None => {
@@ -70,7 +71,7 @@ impl App {
         for run in runs {
             // A damaged run does not hide the threads of the others.
             let Ok(known) = RunWithPlan::load(self, run) else { continue };
-            if !has_agents(&known.plan) {
+            if !has_agents(&known.plan) || !self.reaches_row(reach, &known.run)? {
                 continue;
             }
             for row in self.steps(run)? {
@@ -112,7 +113,7 @@ impl App {
         let inputs = BTreeMap::from([("message".to_owned(), Value::from(message))]);
         let context = talk_context(&named);
         let plan = talk_plan(named).map_err(|error| Error::failed(error.to_string()))?;
-        Ok(self.new_run(plan, &inputs).in_context(context))
+        Ok(self.new_run(plan, &inputs)?.in_context(context))
     }
 
     /// Refuses to use the threads of a run to which a person talks at this moment.

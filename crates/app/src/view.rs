@@ -27,6 +27,7 @@ macro_rules! views {
 }
 
 mod environments;
+mod inner;
 mod lifecycles;
 mod workers;
 
@@ -330,6 +331,12 @@ views! {
         /// The values that an answer gives; absent if it has none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub fields: Vec<FieldView>,
+        /// The names of those who may answer; absent if everyone may.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub answer_by: Vec<String>,
+        /// `starter` if the starter of the run may not answer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub not_by: Option<String>,
         /// The time when it was opened.
         pub opened_at: String,
         /// The time when it expires.
@@ -456,7 +463,7 @@ impl RunDetail {
         RunDetail {
             status: StatusView::of(run, plan, steps, missing),
             version: run.version(),
-            inputs: serde_json::from_str(&run.inputs).unwrap_or_default(),
+            inputs: crate::secret_inputs::shown(&run.inputs),
             outputs: None,
             priority: run.priority,
             group: run.group.as_deref().map(str::to_owned),
@@ -592,6 +599,8 @@ impl GateView {
             choices: choices.filter_map(Value::as_str).map(str::to_owned).collect(),
             leads_to: serde_json::from_value(asked["routes"].clone()).unwrap_or_default(),
             fields: serde_json::from_value(asked["fields"].clone()).unwrap_or_default(),
+            answer_by: serde_json::from_value(asked["answer_by"].clone()).unwrap_or_default(),
+            not_by: asked["not_by"].as_str().map(str::to_owned),
             opened_at: rfc3339(gate.opened_ms),
             until: until_ms.map(rfc3339),
         }

@@ -230,6 +230,22 @@ pub(crate) enum Command {
         /// Continue from this step
         #[arg(long, value_name = "STEP")]
         step: Option<String>,
+        /// Start the next try of the step now: it waits for the delay before it
+        #[arg(long, requires = "step")]
+        now: bool,
+        /// Leave the run to a worker and return at once
+        #[arg(long)]
+        detach: bool,
+        #[command(flatten)]
+        at: AtServer,
+    },
+    /// Skip a step of a live run: the steps that need it continue
+    #[command(after_help = help_texts::SKIP)]
+    Skip {
+        #[arg(help = THE_RUN_HELP)]
+        run: String,
+        /// The step, or an item of a fan-out like 'each[3]'
+        step: String,
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,

@@ -87,7 +87,17 @@ Examples:
 pub(crate) const RETRY: &str = "\
 Examples:
   sprag retry RUN               the failed steps; finished ones stay finished
-  sprag retry RUN --step test   `test` and everything after it";
+  sprag retry RUN --step test   `test` and everything after it
+  sprag retry RUN --step test --now
+                                `test` waits for its next try: it starts now";
+
+pub(crate) const SKIP: &str = "\
+A step that has begun is stopped first. A step whose needs are open is skipped
+when they are met. A skipped step counts as done and has no outputs.
+
+Examples:
+  sprag skip RUN slow-tests
+  sprag skip RUN 'each[3]'";
 
 pub(crate) const RESUME: &str = "\
 Exit code 4 if the run is completed: there is nothing to do.

@@ -128,6 +128,7 @@ pub(crate) struct AuditArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
     /// Create a token: it is shown once
+    #[command(visible_alias = "add")]
     New {
         /// Its name
         name: String,
@@ -137,10 +138,30 @@ pub(crate) enum TokenCommand {
         /// When it expires, like 90d or 12h [default: never]
         #[arg(long, value_name = "TIME")]
         expires: Option<String>,
+        /// Only runs of pipelines, and boards, with such a name, like 'deploy-*'; repeat it for more
+        #[arg(long = "pipeline", value_name = "PATTERN")]
+        pipelines: Vec<String>,
+        /// Only this queue, and runs whose steps wait in no other; repeat it for more
+        #[arg(long = "queue", value_name = "PATTERN")]
+        queues: Vec<String>,
+        /// Only runs with this label; repeat it for more
+        #[arg(long = "label", value_name = "KEY=VALUE")]
+        labels: Vec<String>,
+        /// Only workers and environments on this host; repeat it for more
+        #[arg(long = "host", value_name = "PATTERN")]
+        hosts: Vec<String>,
+    },
+    /// Give a token a new secret, which is shown once: both are valid until the overlap ends
+    Rotate {
+        /// Its name or number
+        token: String,
+        /// How long the old secret stays valid, like 10m or 1h
+        #[arg(long, value_name = "TIME", default_value = "10m")]
+        overlap: String,
     },
     /// List the tokens, without their secrets
     Ls,
-    /// Remove a token: requests that show it are refused
+    /// Remove a token with all its secrets: requests that show it are refused
     Rm {
         /// Its name or number
         token: String,

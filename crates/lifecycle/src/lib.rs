@@ -10,6 +10,7 @@
 
 mod account;
 mod advance;
+mod answerers;
 mod diagram;
 mod environment;
 mod execution;
@@ -29,6 +30,7 @@ pub use advance::{
     Items, Needs, NextRound, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work,
     WorkEnd, admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
 };
+pub use answerers::{Answerers, NotBy};
 pub use diagram::reference;
 pub use environment::{
     Environment, EnvironmentEvent, EnvironmentFacts, EnvironmentPredicate, EnvironmentStatus,
@@ -36,8 +38,8 @@ pub use environment::{
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
-    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanAccount,
-    PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OUTER_INPUT, OnConflict, OnFail, Plan,
+    PlanAccount, PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -115,6 +115,12 @@ mutants! {
     M87 AnswerUnchecked "an answer is stored without a check of its fields"
     M88 HandlerAlways "a handler runs whatever the end of the run is"
     M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
+    M93 SandboxIsOptional "a step starts without its sandbox although the pipeline requires it"
+    M94 SandboxOfPipelineForgotten "a step's own sandbox drops the bounds of its pipeline"
+    M100 LimitNotChecked "a token reaches what its limits exclude"
+    M101 StarterMayAnswer "the starter of a run answers a question that others have to answer"
+    M104 RunLimitIgnored "a step starts although its run has as many steps at work as it may"
+    M105 FreePlaceForgotten "a place that a step frees is not given to a step that waits for one"
 }
 
 /// Returns whether this fault is enabled.

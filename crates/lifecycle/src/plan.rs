@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{StepNo, graph};
 
+/// The input of a run of steps inside a step: an object with the names around that step, which the run's steps use like
+/// their own: `inputs`, `item`, `item_index`, `matrix`, and the results of `steps`. No declared input has this name.
+pub const OUTER_INPUT: &str = "#outer";
+
 /// A graph of steps. [`Plan::new`] checks that it has no cycle.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
@@ -28,6 +32,9 @@ pub struct Plan {
     /// The time after which a run is cancelled, in milliseconds from its start; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The most steps and items that workers may have at once in one run; absent for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_parallel: Option<u32>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
 }
@@ -137,6 +144,12 @@ impl PlanStep {
     /// execution.
     pub fn is_for_workers(&self) -> bool {
         self.work == WorkKind::Execution
+    }
+
+    /// Returns whether a step or, if `is_item`, an item of this node counts for [`Plan::max_parallel`] while it is
+    /// pending or running. A fan-out does not: its items do.
+    pub fn takes_place(&self, is_item: bool) -> bool {
+        self.is_for_workers() && (self.spread.is_none() || is_item)
     }
 }
 
@@ -389,6 +402,7 @@ impl Plan {
             environment: None,
             outputs: None,
             timeout_ms: None,
+            max_parallel: None,
             dependents: OnceLock::new(),
         };
         plan.check()?;
@@ -436,6 +450,7 @@ impl Plan {
             && self.concurrency == other.concurrency
             && self.environment == other.environment
             && self.timeout_ms == other.timeout_ms
+            && self.max_parallel == other.max_parallel
     }
 
     /// Returns the step with this number.

@@ -15,7 +15,7 @@ words! {
         Done = "done",
         /// Its attempts in this round are used up.
         Failed = "failed",
-        /// Not run: its `when` was false, or a need is broken. The reason is stored.
+        /// Not run, or stopped: its `when` was false, a need is broken, or a person skipped it. The reason is stored.
         Skipped = "skipped",
         /// Its work was stopped, or never started.
         Cancelled = "cancelled",
@@ -61,8 +61,8 @@ words! {
         CurrentAttempt = "current attempt",
         /// The round has attempts left.
         AttemptsLeft = "attempts left in this round",
-        /// Its `when` is false, or a need is broken.
-        NotWanted = "its when is false, or a need is broken",
+        /// Its `when` is false, a need is broken, or a person skips it.
+        NotWanted = "its when is false, a need is broken, or a person skips it",
         /// It has no live work.
         WorkEnded = "its work has ended",
         /// The failing step may request another rework.
@@ -87,7 +87,7 @@ pub struct StepFacts {
     pub attempt_matches: bool,
     /// Whether the round has attempts left.
     pub attempts_left: bool,
-    /// Whether its `when` is false or a need is broken.
+    /// Whether its `when` is false, a need is broken, or a person skips it.
     pub not_wanted: bool,
     /// Whether it has no live work.
     pub work_ended: bool,
@@ -122,7 +122,7 @@ impl Lifecycle for Step {
         rule(E::Retried,   &[Advance], &[Running],                         Pending,   &[P::CurrentAttempt, P::AttemptsLeft, P::RunLive]),
         rule(E::Repeated,  &[Advance], &[Running],                         Pending,   &[P::CurrentAttempt, P::RunLive]),
         rule(E::Failed,    &[Advance], &[Pending, Running],                Failed,    &[P::CurrentAttempt]),
-        rule(E::Skipped,   &[Advance], &[Waiting],                         Skipped,   &[P::NotWanted]),
+        rule(E::Skipped,   &[Advance], &[Waiting, Pending, Running],       Skipped,   &[P::NotWanted, P::WorkEnded]),
         rule(E::Cancelled, &[Advance], &[Waiting, Pending, Running],       Cancelled, &[P::WorkEnded]),
         rule(E::Reworked,  &[Advance], &[Done, Failed, Skipped, Cancelled], Waiting,  &[P::RunRunning, P::RoundsLeft, P::WorkEnded]),
         rule(E::Reset,     &[Advance], &[Done, Failed, Skipped, Cancelled], Waiting,  &[P::EpochRaised]),

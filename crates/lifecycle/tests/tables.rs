@@ -26,7 +26,7 @@ const STEP: Grid = Grid("
     step.retried   | advance | -         -         pending   -       -       -       -
     step.repeated  | advance | -         -         pending   -       -       -       -
     step.failed    | advance | -         failed    failed    -       -       -       -
-    step.skipped   | advance | skipped   -         -         -       -       -       -
+    step.skipped   | advance | skipped   skipped   skipped   -       -       -       -
     step.cancelled | advance | cancelled cancelled cancelled -       -       -       -
     step.reworked  | advance | -         -         -         waiting waiting waiting waiting
     step.reset     | advance | -         -         -         waiting waiting waiting waiting

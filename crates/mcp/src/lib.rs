@@ -9,6 +9,7 @@
 //! A tool is a function with a schema and a description; it makes no decision that the store does not make.
 
 mod params;
+mod permit;
 mod relay;
 mod resources;
 mod rules;
@@ -27,10 +28,11 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use sprag_app::{App, Author, CheckoutLooks, acting_as};
+use sprag_app::{App, Author, CheckoutLooks, Error, RunWithPlan, acting_as, find_run_within};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
+pub use permit::Permit;
 pub use relay::{Relay, RelayError, ShownToken, TokenError};
 
 /// The longest time that an agent may wait for a task in one call.
@@ -56,6 +58,13 @@ pub struct Caller {
     pub scope: Arc<str>,
     /// The author of what it has the tools do.
     pub author: Author,
+    /// The scopes and the reach of its token.
+    pub permit: Permit,
+}
+
+/// Returns the caller of an HTTP request; none on stdin.
+fn caller_of(context: &RequestContext<RoleServer>) -> Option<&Caller> {
+    context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>())
 }
 
 /// Waits until the caller has disconnected; forever if there is no HTTP caller.
@@ -75,6 +84,8 @@ pub struct Agents {
     longest_wait: Duration,
     /// The name of the token that the caller shows; empty on stdin, where the caller is the store's own user.
     scope: Arc<str>,
+    /// The scopes and the reach of the caller; everything on stdin.
+    permit: Permit,
     checkouts: CheckoutLooks,
 }
 
@@ -83,7 +94,14 @@ impl Agents {
     pub fn new(app: App, dir: &Path) -> Agents {
         let dir = dir.to_owned();
         let checkouts = CheckoutLooks::new(true);
-        Agents { app, dir, longest_wait: LONGEST_WAIT, scope: "".into(), checkouts }
+        Agents {
+            app,
+            dir,
+            longest_wait: LONGEST_WAIT,
+            scope: "".into(),
+            permit: Permit::everything(),
+            checkouts,
+        }
     }
 
     /// Uses these to check for uncommitted changes where agents start runs.
@@ -94,6 +112,29 @@ impl Agents {
     /// Limits the time that an agent may wait for a task in one call.
     pub fn waiting_at_most(self, longest_wait: Duration) -> Agents {
         Agents { longest_wait, ..self }
+    }
+
+    /// Returns the server for the caller of a request.
+    fn for_caller(&self, context: &RequestContext<RoleServer>) -> Agents {
+        match caller_of(context) {
+            None => self.clone(),
+            Some(caller) => {
+                Agents { scope: Arc::clone(&caller.scope), permit: caller.permit.clone(), ..self.clone() }
+            }
+        }
+    }
+
+    /// Returns the run that the caller means, among those that it reaches.
+    fn find_run(&self, run: &str) -> Result<RunWithPlan, Error> {
+        find_run_within(&self.app, Some(run), &self.permit.reach)
+    }
+
+    /// Returns the full name of the thread that the caller means, in a run that it reaches.
+    fn thread(&self, name: &str) -> Result<String, Error> {
+        match name.split_once('/') {
+            Some((run, step)) => Ok(format!("{}/{step}", self.find_run(run)?.id())),
+            None => Ok(name.to_owned()),
+        }
     }
 
     /// Talks with one agent over stdin and stdout, until the agent closes them.
@@ -149,9 +190,9 @@ impl ServerHandler for Agents {
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::list()))
+        Ok(ListToolsResult::with_all_items(tools::list(&self.for_caller(&context).permit)))
     }
 
     async fn call_tool(
@@ -160,9 +201,8 @@ impl ServerHandler for Agents {
         context: RequestContext<RoleServer>,
     ) -> Result<rmcp::model::CallToolResponse, ErrorData> {
         let arguments = serde_json::Value::Object(request.arguments.unwrap_or_default());
-        let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
-        let scope = caller.map_or_else(|| Arc::clone(&self.scope), |caller| Arc::clone(&caller.scope));
-        let agents = Agents { scope, ..self.clone() };
+        let caller = caller_of(&context);
+        let agents = self.for_caller(&context);
         let call = tools::call(&agents, &request.name, arguments);
         let calling = async {
             match caller {
@@ -187,9 +227,10 @@ impl ServerHandler for Agents {
     async fn list_resources(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let listed = resources::list(&self.app).map_err(|tool_error| tool_error.into_error())?;
+        let listed =
+            resources::list(&self.for_caller(&context)).map_err(|tool_error| tool_error.into_error())?;
         Ok(ListResourcesResult::with_all_items(listed))
     }
 
@@ -204,9 +245,10 @@ impl ServerHandler for Agents {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<rmcp::model::ReadResourceResponse, ErrorData> {
-        let contents = resources::read(self, &request.uri).map_err(|tool_error| tool_error.into_error())?;
+        let contents = resources::read(&self.for_caller(&context), &request.uri)
+            .map_err(|tool_error| tool_error.into_error())?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
 }

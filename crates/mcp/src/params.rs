@@ -219,6 +219,15 @@ pub(crate) struct OneRun {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct StepOfRun {
+    /// The run's id, or the last characters of it.
+    pub(crate) run: String,
+    /// The step's id, or an item of a fan-out such as `each[3]`.
+    pub(crate) step: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Logs {
     /// The run's id, or the last characters of it.
     pub(crate) run: String,

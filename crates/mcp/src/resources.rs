@@ -2,7 +2,7 @@
 
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::json;
-use sprag_app::{App, RunFilter, boards};
+use sprag_app::{RunFilter, Subject, boards};
 
 use crate::tool_error::ToolError;
 use crate::{Agents, tools};
@@ -19,12 +19,12 @@ const OF_BOARD: [(&str, &str); 5] = [
     ("report", "all results"),
 ];
 
-pub(crate) fn list(app: &App) -> Result<Vec<Resource>, ToolError> {
+pub(crate) fn list(agents: &Agents) -> Result<Vec<Resource>, ToolError> {
     let mut found = vec![
         resource("sprag://boards", "boards", "the open boards"),
         resource("sprag://runs", "runs", "the newest runs"),
     ];
-    for board in boards::list(app, false, MOST)? {
+    for board in tools::boards_in_reach(agents, false, MOST)? {
         for (what, about) in OF_BOARD {
             let name = format!("{} {what}", board.name);
             found.push(resource(&format!("sprag://board/{}/{what}", board.name), &name, about));
@@ -61,10 +61,11 @@ pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, ToolE
     };
     let path: Vec<&str> = uri.strip_prefix("sprag://").ok_or_else(none)?.split('/').collect();
     let value = match path.as_slice() {
-        ["boards"] => json!(boards::list(app, false, MOST)?),
-        ["runs"] => tools::runs(agents, &RunFilter::default(), MOST)?,
+        ["boards"] => json!(tools::boards_in_reach(agents, false, MOST)?),
+        ["runs"] => tools::runs(agents, RunFilter::default(), MOST)?,
         ["board", board, what] => {
             let board = boards::known(app, board)?;
+            app.require_reach(&agents.permit.reach, Subject::Run(board.run))?;
             match *what {
                 "status" => json!(boards::view(app, &board)?),
                 "tasks" => json!(boards::tasks(app, &board, &[], 0, 1000)?),

@@ -12,7 +12,9 @@ use crate::tool_error::ToolError;
 use crate::tools::{Done, pipeline_of};
 
 pub(crate) async fn rule_list(agents: &Agents, _: Nothing) -> Done {
-    Ok(json!({ "rules": agents.app.rule_views(false)? }))
+    let mut rules = agents.app.rule_views(false)?;
+    rules.retain(|rule| agents.permit.reach.shows_rule(&rule.name));
+    Ok(json!({ "rules": rules }))
 }
 
 pub(crate) async fn rule_show(agents: &Agents, given: OneRule) -> Done {
@@ -71,7 +73,9 @@ pub(crate) async fn rule_test(agents: &Agents, given: TestRule) -> Done {
 
 pub(crate) async fn delivery_list(agents: &Agents, given: ListDeliveries) -> Done {
     let limit = given.limit.unwrap_or(20).min(200);
-    Ok(json!({ "deliveries": agents.app.delivery_views(given.rule.as_deref(), limit)? }))
+    let mut found = agents.app.delivery_views(given.rule.as_deref(), limit)?;
+    found.retain(|event| agents.permit.reach.shows_rule(&event.rule));
+    Ok(json!({ "deliveries": found }))
 }
 
 pub(crate) async fn delivery_show(agents: &Agents, given: OneDelivery) -> Done {

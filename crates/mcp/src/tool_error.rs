@@ -42,6 +42,7 @@ impl From<Error> for ToolError {
             }
             ErrorKind::Invalid => "correct it and try again; nothing was changed",
             ErrorKind::Refused => "check the run before you try again: run_status",
+            ErrorKind::Forbidden => "ask the person who gave you the token; do not try again",
             ErrorKind::TooLarge => "send less",
             ErrorKind::TooMany { .. } => "wait a minute and try again",
             ErrorKind::Unavailable | ErrorKind::Failed | ErrorKind::Bug => "try again in a moment",

@@ -29,15 +29,18 @@ pub struct Definition {
     /// The texts of the prompt files that this file refers to, keyed by the path as written in this file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prompts: BTreeMap<String, String>,
+    /// The names around the step in which the pipeline is written; absent for a pipeline of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer: Option<crate::inline::Outer>,
 }
 
 impl Definition {
     /// Parses the stored text. Reads no file.
     pub fn parse(&self) -> Result<LoadedPipeline, Diagnostics> {
-        read(
-            Report::new(Source::new(&self.name, &self.text))
-                .with_children(ChildSource::Stored(self.children.clone(), self.prompts.clone())),
-        )
+        let children = ChildSource::Stored(self.children.clone(), self.prompts.clone());
+        let mut report = Report::new(Source::new(&self.name, &self.text)).with_children(children);
+        report.outer.clone_from(&self.outer);
+        read(report)
     }
 }
 
@@ -150,6 +153,7 @@ impl ChildSource {
                         text: source.text.clone(),
                         children: pipeline.children().collect(),
                         prompts: pipeline.prompts().collect(),
+                        outer: None,
                     };
                     if size_of(&definition) > MAX_FILE_BYTES {
                         return Err(format!("it and its own children have more than {MAX_FILE_BYTES} bytes"));
@@ -215,6 +219,11 @@ fn size_of(definition: &Definition) -> u64 {
 }
 
 pub(crate) fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &mut Report) {
+    if let Some(secret) = declared.iter().find(|input| input.secret) {
+        let message = format!("the child pipeline has the secret input `{}`", secret.name);
+        let problem = Problem::at(file.span, message);
+        report.error(problem.help("a parent cannot pass on secrets: use `secrets` in the child pipeline"));
+    }
     let given = given.map(Node::entries).unwrap_or_default();
     for (key, _) in given {
         if !declared.iter().any(|input| input.name == key.text) {

@@ -19,6 +19,8 @@ use crate::language::PIPELINE;
 use crate::names::{self, Scope, StepNames, TemplateRole, Uses};
 use crate::parts;
 use crate::pipeline::{ConcurrencyRule, LabelTemplate, Pipeline, Step};
+use crate::sandbox;
+use crate::secret::{self, SecretSource};
 use crate::spec::StepSpec;
 use crate::triggers;
 use crate::warnings;
@@ -39,6 +41,11 @@ const TASKS_QUEUE: &str = "tasks";
 /// Decodes the tree into a pipeline. Reports errors and returns `None` if there are any.
 pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     Form::Record(&PIPELINE).check(root, "a pipeline file", report);
+    decode_checked(root, default_name, report)
+}
+
+/// Decodes a tree whose form is checked: a file's, or that of the steps inside a step.
+pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     let expanded = expand::expand(root, report);
     let root = expanded.as_ref().map_or(root, |expanded| &expanded.root);
     let name = root.get("name").and_then(Node::text).unwrap_or(default_name);
@@ -62,10 +69,15 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         defaults: root.get("defaults"),
         env: root.get("env"),
         inherit: texts(root.get("inherit")),
+        inherit_node: root.get("inherit"),
+        dotenv_node: dotenv,
         dotenv: match dotenv.and_then(Node::text) {
             Some(file) => vec![file.to_owned()],
             None => texts(dotenv),
         },
+        sandbox: root.get("sandbox"),
+        sources: secret::sources(root.get("secrets"), report),
+        secret_inputs: inputs.iter().filter(|input| input.secret).map(|input| input.name.clone()).collect(),
     };
     if let Some(env) = common.env {
         env.entries().iter().for_each(|(_, value)| uses.add(value, TemplateRole::Variable));
@@ -83,6 +95,11 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     }
     let vertices: Vec<Vertex> = written.iter().map(vertex).collect();
     let graph = graph::resolve(&vertices, report);
+    let known: Vec<StepNames<'_>> =
+        written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
+    let outer = report.outer.clone();
+    let names = inputs.iter().map(|input| input.name.clone());
+    report.own = outer.clone().unwrap_or_default().with(names, &known);
     let mut steps = Vec::with_capacity(written.len());
     let mut plan_bytes = 0;
     for (no, node) in written.iter().enumerate() {
@@ -102,9 +119,8 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         expanded.iter().for_each(|expanded| expanded.add_conditions(&mut steps));
         gate::add_routes(&mut steps);
     }
-    let known: Vec<StepNames<'_>> =
-        written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
-    names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
+    let scope = Scope { inputs: &inputs, steps: &known, graph: &graph, outer: outer.as_ref() };
+    names::check(&uses, &scope, report);
     agent::check(root, written, &vertices, &graph, report);
     if !report.has_errors() {
         warnings::check(root, &vertices, &graph, report);
@@ -129,6 +145,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         outputs,
         concurrency,
         timeout_ms: root.get("timeout").and_then(duration_ms),
+        max_parallel: root.get("max_parallel").and_then(Node::integer).map(|n| n as u32),
         workplace,
         steps,
         triggers,
@@ -165,6 +182,11 @@ fn step<'n>(
         env: common.env(node, uses),
         dir: common.dir(node, uses),
         timeout_ms: timeout(node, common).and_then(duration_ms),
+        sources: {
+            let own = texts(node.get("secrets")).into_iter();
+            own.filter_map(|name| common.sources.get(&name).map(|source| (name, source.clone()))).collect()
+        },
+        secret_inputs: if is_for_workers(node) { common.secret_inputs.clone() } else { Vec::new() },
         secrets: texts(node.get("secrets")),
         inherit: if is_process(node) { common.inherit.clone() } else { Vec::new() },
         when: parts::when(node, uses),
@@ -173,7 +195,9 @@ fn step<'n>(
         warns: parts::warns(node),
         dotenv: if is_process(node) { common.dotenv.clone() } else { Vec::new() },
         fan_out: parts::fan_out(node, uses, report),
+        cache: parts::cache(node, uses, report),
         repeat: condition,
+        sandbox: if is_process(node) { sandbox::decode(node.get("sandbox"), common.sandbox) } else { None },
         retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
             Some(from) => from == "here",
             // A retry continues the agent's session, which knows the files as the last attempt left them.
@@ -221,10 +245,26 @@ pub(crate) struct Common<'n> {
     defaults: Option<&'n Node>,
     env: Option<&'n Node>,
     inherit: Vec<String>,
+    inherit_node: Option<&'n Node>,
     dotenv: Vec<String>,
+    dotenv_node: Option<&'n Node>,
+    sandbox: Option<&'n Node>,
+    sources: BTreeMap<String, SecretSource>,
+    secret_inputs: Vec<String>,
 }
 
 impl<'n> Common<'n> {
+    /// Returns the keys of a pipeline that steps inside a step share with those around it.
+    pub(crate) fn shared(&self) -> Vec<(&'static str, &'n Node)> {
+        let all = [
+            ("defaults", self.defaults),
+            ("env", self.env),
+            ("inherit", self.inherit_node),
+            ("dotenv", self.dotenv_node),
+        ];
+        all.into_iter().filter_map(|(key, node)| Some((key, node?))).collect()
+    }
+
     /// Returns the step's own value, or the default.
     pub(crate) fn get(&self, step: &'n Node, key: &str) -> Option<&'n Node> {
         step.get(key).or_else(|| self.defaults?.get(key))

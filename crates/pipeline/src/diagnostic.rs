@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::child::ChildSource;
 use crate::documents::Documents;
+use crate::inline::Outer;
 use crate::source::{Source, Span};
 
 /// The most diagnostics stored for one file; a broken file can have thousands.
@@ -261,6 +262,10 @@ pub(crate) struct Report {
     pub(crate) child_secrets: std::collections::BTreeSet<String>,
     /// The agents of the child pipelines.
     pub(crate) child_agents: std::collections::BTreeSet<String>,
+    /// The names around the step whose inner steps are being decoded.
+    pub(crate) outer: Option<Outer>,
+    /// The names of the pipeline that is being decoded, for the steps inside its steps.
+    pub(crate) own: Outer,
     /// The regular expressions in the schemas that were found so far.
     pub(crate) patterns: usize,
 }
@@ -277,6 +282,8 @@ impl Report {
             documents: Documents::default(),
             child_secrets: Default::default(),
             child_agents: Default::default(),
+            outer: None,
+            own: Outer::default(),
             patterns: 0,
         }
     }

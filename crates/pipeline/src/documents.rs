@@ -119,6 +119,7 @@ impl Documents {
             text: document.text.clone(),
             children: loaded.pipeline.children().collect(),
             prompts: loaded.pipeline.prompts().collect(),
+            outer: None,
         };
         Ok((definition, loaded.pipeline))
     }

@@ -6,6 +6,7 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("a pipeline", &["jobs", "tasks", "stages"],         "write `steps`: a list of steps with an `id` each; `needs` orders them"),
     ("a pipeline", &["params", "parameters"],            "write `inputs`"),
     ("a pipeline", &["run-name"],                        "write `run_name`"),
+    ("a pipeline", &["max_active_steps", "maxActiveSteps", "max-parallel"], "write `max_parallel`"),
     ("a pipeline", &["schedule", "cron"],                "write it as a rule under `on:`: schedules are `- { id: nightly, schedule: { cron: … } }`"),
     ("a pipeline", &["working_dir", "workingDir", "dir"], "write it under `defaults:` as `dir`"),
     ("a pipeline", &["retry", "queue", "shell"], "write it under `defaults:`, for every step"),

@@ -6,6 +6,7 @@ use crate::diagnostic::{Problem, Report};
 use crate::duration;
 use crate::foreign;
 use crate::nearest::nearest;
+use crate::sandbox;
 use crate::yaml::{MapKey, Node, Scalar, ScalarKind, Yaml, quoted};
 
 /// The form that a value must have.
@@ -93,6 +94,12 @@ pub(crate) enum Rule {
     Variable,
     /// The name of an inherited variable, or a prefix of such names followed by `*`.
     Inherited,
+    /// A size in bytes with its unit.
+    Size,
+    /// A path of the machine: absolute, or below the home folder.
+    SandboxPath,
+    /// Such a path, or `worktree`.
+    WritablePath,
 }
 
 impl Rule {
@@ -105,6 +112,11 @@ impl Rule {
             Rule::Name => "1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or digit",
             Rule::Identifier => "1 to 64 letters, digits and `_`, starting with a letter",
             Rule::Variable => "letters, digits and `_`, not starting with a digit or with `SPRAG_`",
+            Rule::Size => "a size such as 512MiB or 4GiB, at least 1MiB",
+            Rule::SandboxPath => "an absolute path, or one below the home folder such as ~/.cargo",
+            Rule::WritablePath => {
+                "`worktree`, an absolute path, or one below the home folder such as ~/.cache"
+            }
             Rule::Inherited => {
                 "a variable's name, or a prefix and `*`; not SPRAG_TOKEN, SPRAG_STORE or SPRAG_BUS, which no step can see"
             }
@@ -120,6 +132,9 @@ impl Rule {
             Rule::Name => Some("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
             Rule::Identifier => Some("^[A-Za-z][A-Za-z0-9_]{0,63}$"),
             Rule::Variable => Some("^(?!SPRAG_)[A-Za-z_][A-Za-z0-9_]*$"),
+            Rule::Size => Some("^[0-9]+(KiB|MiB|GiB|TiB)$"),
+            Rule::SandboxPath => Some("^(~/|/)[^/{]"),
+            Rule::WritablePath => Some("^(worktree$|(~/|/)[^/{])"),
             Rule::Inherited => Some("^(?!SPRAG_(TOKEN|STORE|BUS)$)([A-Za-z_][A-Za-z0-9_]*\\*?|\\*)$"),
         }
     }
@@ -137,6 +152,9 @@ impl Rule {
             Rule::Name => word(|c| c.is_ascii_alphanumeric(), "._-"),
             Rule::Identifier => word(|c| c.is_ascii_alphabetic(), "_"),
             Rule::Variable => !text.starts_with("SPRAG_") && is_variable(text),
+            Rule::Size => sandbox::bytes(text).is_some(),
+            Rule::SandboxPath => sandbox::is_path(text),
+            Rule::WritablePath => text == "worktree" || sandbox::is_path(text),
             Rule::Inherited => {
                 let credential = ["SPRAG_TOKEN", "SPRAG_STORE", "SPRAG_BUS"].contains(&text);
                 !credential && (text == "*" || is_variable(text.strip_suffix('*').unwrap_or(text)))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sprag_lifecycle::StepNo;
+use sprag_lifecycle::{Answerers, NotBy, StepNo};
 
 use crate::diagnostic::{Problem, Report};
 use crate::graph::Graph;
@@ -13,6 +13,9 @@ use crate::pipeline::Step;
 use crate::spec::Kind;
 use crate::template;
 use crate::yaml::{Node, quoted};
+
+/// The longest name of a person who may answer, in characters: that of a token.
+const LONGEST_NAME: usize = 107;
 
 /// Decodes a gate.
 pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Kind> {
@@ -27,7 +30,12 @@ pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Repor
                 format!("a field cannot be named {}: every answer has that output", quoted(&key.text));
             report.error(Problem::at(key.span, message).help("choose another name"));
         }
-        fields.push(Input::decode(&key.text, key.span, field, report));
+        let field_input = Input::decode(&key.text, key.span, field, report);
+        if let Some(secret) = field.get("secret").filter(|_| field_input.secret) {
+            let problem = Problem::at(secret.span, "`secret` has no effect on the field of a gate");
+            report.error(problem.help("an answer is stored as it is: use a secret input of the run"));
+        }
+        fields.push(field_input);
     }
     let default = node.get("default");
     if let (Some(place), Some(choice)) = (default, default.and_then(Node::text)) {
@@ -46,7 +54,36 @@ pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Repor
         }
     }
     let default = default.and_then(Node::text).map(str::to_owned);
-    Some(Kind::Gate { ask: ask.text()?.to_owned(), choices, default, fields, routes })
+    let answerers = answerers(node, report);
+    Some(Kind::Gate { ask: ask.text()?.to_owned(), choices, default, fields, routes, answerers })
+}
+
+/// Returns the people who may answer.
+fn answerers(node: &Node, report: &mut Report) -> Answerers {
+    let mut names: Vec<String> = Vec::new();
+    for name in node.get("answer_by").map(Node::items).unwrap_or_default() {
+        let Some(text) = name.text() else { continue };
+        let refused = if text.chars().count() > LONGEST_NAME || text.chars().any(char::is_control) {
+            Some(format!("a name has at most {LONGEST_NAME} characters, none of them a control character"))
+        } else if text.contains("{{") {
+            Some("the names are fixed: a run must not choose who answers it".to_owned())
+        } else if text.starts_with("step:") || text.starts_with("agent:") {
+            Some(format!("{} is not a person or a token", quoted(text)))
+        } else if names.iter().any(|known| known == text) {
+            Some(format!("{} is listed twice", quoted(text)))
+        } else {
+            None
+        };
+        match refused {
+            Some(message) => report.error(
+                Problem::at(name.span, message)
+                    .expected("the name of a token or a user, or `token:NAME` or `user:NAME`"),
+            ),
+            None => names.push(text.to_owned()),
+        }
+    }
+    let not_by = node.get("not_by").map(|_| NotBy::Starter);
+    Answerers { answer_by: names, not_by }
 }
 
 /// Returns the choices of a gate, and the steps that they lead to.

@@ -37,6 +37,9 @@ pub struct Input {
     /// The author's description, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// Whether its value is stored encrypted and shown as `***`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secret: bool,
     #[serde(skip)]
     pub(crate) span: Span,
 }
@@ -217,6 +220,21 @@ impl Input {
             }
         }
         let description = node.get("description").and_then(Node::text).map(str::to_owned);
+        let secret = node.get("secret").and_then(Node::boolean).unwrap_or(false);
+        if let Some(place) = node.get("secret").filter(|_| secret) {
+            if kind != InputType::String {
+                let problem = Problem::at(place.span, "`secret` needs an input of type string");
+                report.error(problem.help("remove it, or make the input a string"));
+            }
+            if let Some(default) = node.get("default") {
+                let problem = Problem::at(default.span, "a secret input has no default");
+                report.error(problem.help("a value in this file is no secret: remove it"));
+            }
+            if let Some(values) = node.get("enum") {
+                let problem = Problem::at(values.span, "a secret input has no `enum`");
+                report.error(problem.help("a value in this file is no secret: remove it"));
+            }
+        }
         let input = Input {
             name: name.to_owned(),
             kind,
@@ -226,6 +244,7 @@ impl Input {
             pattern,
             bounds,
             description,
+            secret,
             span,
         };
         if let (Some(place), Some(value)) = (node.get("default"), &input.default)
@@ -235,6 +254,11 @@ impl Input {
             report.error(problem.expected(expected));
         }
         input
+    }
+
+    /// Returns a value for a message; that of a secret input is not shown.
+    fn shown(&self, value: &Value) -> String {
+        if self.secret { "`***`".to_owned() } else { quoted(&value.to_string()) }
     }
 
     /// Returns the expected form of a value that does not fit the pattern or the bounds.
@@ -261,15 +285,15 @@ impl Input {
 
     fn check(&self, value: &Value, report: &mut Report) {
         if !self.kind.holds(value) {
-            let message = format!("input `{}` cannot be {}", self.name, quoted(&value.to_string()));
+            let message = format!("input `{}` cannot be {}", self.name, self.shown(value));
             report.error(Problem::at(self.span, message).expected(self.kind.expected()));
         } else if !self.allowed.is_empty() && !self.allowed.contains(value) {
             let words: Vec<&str> = self.allowed.iter().filter_map(Value::as_str).collect();
             let near = value.as_str().and_then(|given| nearest(given, words));
-            let message = format!("input `{}` cannot be {}", self.name, quoted(&value.to_string()));
+            let message = format!("input `{}` cannot be {}", self.name, self.shown(value));
             report.error(Problem::at(self.span, message).expected(list(&self.allowed)).nearest(near));
         } else if let Some(expected) = self.refuse(value) {
-            let message = format!("input `{}` cannot be {}", self.name, quoted(&value.to_string()));
+            let message = format!("input `{}` cannot be {}", self.name, self.shown(value));
             report.error(Problem::at(self.span, message).expected(expected));
         }
     }

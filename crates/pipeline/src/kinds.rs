@@ -9,6 +9,7 @@ use crate::diagnostic::{Problem, Report};
 use crate::documents;
 use crate::form::Support;
 use crate::gate;
+use crate::inline;
 use crate::language::{KINDS, STEP};
 use crate::names::{TemplateRole, Uses};
 use crate::render::MAX_TEXT_BYTES;
@@ -18,13 +19,14 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 /// Keys that have no effect on a kind of step; the loader refuses them.
 #[rustfmt::skip]
 const UNUSED_KEYS: &[(&str, &[&str])] = &[
-    ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
-    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout", "labels"]),
-    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
-    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
-    ("land",     &["outputs", "check", "dir", "repeat"]),
-    ("end",      &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
-    ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
+    ("call",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache"]),
+    ("task",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "timeout", "labels"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("land",     &["outputs", "check", "cache", "dir", "repeat"]),
+    ("end",      &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once"]),
+    ("steps",    &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once"]),
 ];
 
 /// Keys of `retry` that have no effect on a kind of step: only a command has an exit code, and a child run is retried
@@ -35,6 +37,7 @@ const UNUSED_RETRY_KEYS: &[(&str, &[&str])] = &[
     ("agent",    &["exit_codes"]),
     ("task",     &["exit_codes"]),
     ("pipeline", &["exit_codes", "backoff", "delay", "max_delay", "jitter"]),
+    ("steps",    &["exit_codes", "backoff", "delay", "max_delay", "jitter"]),
 ];
 
 /// Returns the step's kind, if it has exactly one.
@@ -87,6 +90,7 @@ pub(crate) fn kind<'n>(
             Some(Kind::End { completed: status == "completed", message })
         }
         "land" => land(node, common.get(step, "shell"), uses, report),
+        "steps" => inline::decode(step, node, common, uses, report),
         "pipeline" => {
             if let Some(name) = node.get("name") {
                 return documents::child(node, name, uses, report);
@@ -132,10 +136,10 @@ fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Repo
         report.error(Problem::at(found.span, message).help("remove it"));
     }
     if let Some(delay) = step.get("repeat").and_then(|repeat| repeat.get("delay"))
-        && kind.text == "pipeline"
+        && ["pipeline", "steps"].contains(&kind.text.as_str())
     {
-        let problem = Problem::at(delay.span, "`delay` has no effect in the `repeat` of a `pipeline`");
-        report.error(problem.help("start the child pipeline with a `wait` step"));
+        let message = format!("`delay` has no effect in the `repeat` of a step with `{}`", kind.text);
+        report.error(Problem::at(delay.span, message).help("start its steps with a `wait`"));
     }
     let Some((retry, how)) = step.entries().iter().find(|(key, _)| key.text == "retry") else { return };
     let in_vain =

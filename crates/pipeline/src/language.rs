@@ -1,12 +1,15 @@
 //! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
 mod agents;
+mod cache;
+mod sandbox;
 mod triggers;
 
 use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
 use crate::form::{Key, Record, Rule, Support, Word};
 
 pub(crate) use agents::AGENT;
+pub(crate) use cache::CACHE;
 pub(crate) use triggers::TRIGGER;
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
@@ -46,6 +49,7 @@ pub(crate) static ALL: &[&Record] = &[
     &INPUT,
     &TASK,
     &AGENT,
+    &CACHE,
     &agents::AGENT_OUTPUT,
     &agents::ON_LIMIT,
     &agents::SESSION,
@@ -56,6 +60,8 @@ pub(crate) static ALL: &[&Record] = &[
     &CHILD,
     &CHECK,
     &OUTPUT,
+    &sandbox::SANDBOX,
+    &sandbox::SECRET,
     &TRIGGER,
     &triggers::SCHEDULE,
     &triggers::MISSED,
@@ -82,8 +88,12 @@ pub(crate) static PIPELINE: Record = Record {
         key("inherit",     List(&Text(Rule::Inherited), 1),              "Variables that steps inherit from the server's or worker's environment, in addition to the few that all steps inherit; `AWS_*` means all names with this prefix."),
         key("defaults",    Form::Record(&DEFAULTS),                      "Defaults for every step; a step's own keys override them."),
         key("timeout",     TIMEOUT,                                      "The time after which a run is cancelled; `always` steps still run."),
+        key("max_parallel", Integer(1, 100_000),                         "The most steps and items of one run that workers may have at once."),
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
+        key("secrets",     Table(Rule::Variable, &Form::Record(&sandbox::SECRET)),
+                                                                         "The sources of secrets, by name; a secret without source is a variable of the worker's environment."),
+        key("sandbox",     Form::Record(&sandbox::SANDBOX),              "The bounds of every command and agent: files, network, memory, processors and processes; a step's own keys count more."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
         key("handlers",    Form::Record(&HANDLERS),                      "Steps that run at the end of a run, chosen by how it went."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
@@ -105,6 +115,7 @@ pub(crate) static STEP: Record = Record {
         key("task",    Form::Record(&TASK),                       "Work that an agent or a person claims."),
         key("gate",    Form::Record(&GATE),                       "A question to a person."),
         key("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
+        key("steps",        List(&Form::Record(&STEP), 1),               "Steps that run inside this one: once, for each item of a fan-out, or in each round."),
         key("pipeline", Either(&[Text(Rule::Filled), Form::Record(&CHILD)]),
                                                                          "A child run: the path of its pipeline file, and its inputs."),
         key("land",         Either(&[Text(Rule::Filled), Form::Record(&LAND)]),
@@ -128,6 +139,7 @@ pub(crate) static STEP: Record = Record {
                                                                          "Conditions that must hold after the work for the step to succeed."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
                                                                          "The consequence of failure after the last attempt."),
+        key("cache",        Form::Record(&CACHE),                        "Files that the step keeps between runs."),
         key("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "The step's outputs: files, or its standard output."),
         key("env",          ENV,                                         "Environment variables, added to those of the pipeline."),
         key("dir",          Text(Rule::Filled),                          "The working directory, relative to the run's environment."),
@@ -138,6 +150,8 @@ pub(crate) static STEP: Record = Record {
         key("priority",     PRIORITY,                                    "Steps with a higher priority are claimed first; 0 by default."),
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
         key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
+        key("sandbox",      Either(&[Form::Word(&[word("none")]), Form::Record(&sandbox::SANDBOX)]),
+                                                                         "The bounds of the step's processes, or `none`; a key that is missing here is that of the pipeline."),
         key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
     ],
 };
@@ -190,7 +204,7 @@ pub(crate) static WHEN: Record = Record {
 
 /// The keys that select a step's kind; each step has exactly one.
 pub(crate) const KINDS: &[&str] =
-    &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land", "end"];
+    &["run", "call", "agent", "task", "gate", "wait", "pipeline", "steps", "land", "end"];
 
 /// An argument of a program, or a list of arguments.
 static ARGUMENT: Form = Either(&[Text(Rule::Any), Form::Record(&EACH)]);
@@ -304,6 +318,8 @@ pub(crate) static GATE: Record = Record {
         key("fields",   Table(Rule::Identifier, &INPUT_FORM),
                                                       "Typed values that an answer gives: outputs of the step."),
         key("default",  Text(Rule::Filled),           "The choice that counts if there is no answer in time; without it the step fails then."),
+        key("answer_by", List(&Text(Rule::Filled), 1), "The names of the tokens and users who may answer; everyone by default."),
+        key("not_by",   Form::Word(&[word("starter")]), "`starter`: the one who started the run, and its steps, may not answer."),
     ],
 };
 
@@ -470,6 +486,7 @@ pub(crate) static INPUT: Record = Record {
         key("pattern",     Text(Rule::Filled), "A regular expression that the whole text must fit."),
         key("min",         Any,               "The smallest number, or the least characters, items or entries."),
         key("max",         Any,               "The largest number, or the most characters, items or entries."),
+        key("secret",      Boolean,           "Whether its value is kept encrypted and shown as `***`; only variables and commands can use it."),
         key("description", Text(Rule::Any),   "The purpose of the input."),
     ],
 };
@@ -490,7 +507,7 @@ mod tests {
         let plan = pipeline.plan(&BTreeMap::from([("issue".to_owned(), json!(7))])).ok()?;
         let inputs = pipeline.inputs.iter().map(|input| {
             format!(
-                "{} {:?} {} {:?} {:?} {:?} {:?} {:?}",
+                "{} {:?} {} {:?} {:?} {:?} {:?} {:?} {}",
                 input.name,
                 input.kind,
                 input.required,
@@ -498,7 +515,8 @@ mod tests {
                 input.allowed,
                 input.description,
                 input.pattern,
-                input.bounds
+                input.bounds,
+                input.secret
             )
         });
         let complete = BTreeMap::from([("issue".to_owned(), json!(7)), ("mode".to_owned(), json!("quick"))]);

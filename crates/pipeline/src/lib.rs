@@ -26,6 +26,7 @@ mod foreign;
 mod form;
 mod gate;
 mod graph;
+mod inline;
 mod inputs;
 mod json_schema;
 mod kinds;
@@ -36,7 +37,9 @@ mod parts;
 mod pipeline;
 mod preview;
 mod render;
+mod sandbox;
 mod schema;
+mod secret;
 mod selection;
 mod shell;
 mod source;
@@ -56,6 +59,7 @@ pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use expression::Budget;
 pub use fields::{FieldError, complete_fields};
+pub use inline::Outer;
 pub use inputs::{Input, InputBounds, InputType};
 pub use json_schema::{JsonSchema, SchemaError, Violation};
 pub use pipeline::{ConcurrencyRule, OwnLabels, Pipeline, Step};
@@ -64,10 +68,13 @@ pub use render::{
     RenderError, render_outputs, render_step, render_step_within, repeats_within, when_holds,
     when_holds_within,
 };
+pub use sandbox::{SandboxNetwork, SandboxSpec};
 pub use schema::schema;
+pub use secret::SecretSource;
 pub use selection::Selection;
 pub use spec::{
-    Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,
+    Cache, Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec,
+    Wait,
 };
 pub use triggers::{
     Debounce, GitSource, Missed, MissedRuns, OverlapPolicy, RateLimit, RunSource, Schedule, Tick, Trigger,
@@ -200,10 +207,11 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipel
         ]
         .map(|(file, text)| {
             let (name, text, children) = (file.to_owned(), text.to_owned(), BTreeMap::new());
-            (name.clone(), Definition { name, text, children, prompts: BTreeMap::new() })
+            (name.clone(), Definition { name, text, children, prompts: BTreeMap::new(), outer: None })
         })
         .into()
     });
     let prompts = BTreeMap::from([("prompt.md".to_owned(), "Work on {{ run.name }}".to_owned())]);
-    Definition { name: name.into(), text: source.into(), children: children.clone(), prompts }.parse()
+    let text = source.into();
+    Definition { name: name.into(), text, children: children.clone(), prompts, outer: None }.parse()
 }

@@ -10,6 +10,7 @@ use sprag_lifecycle::graph::come_before;
 use crate::diagnostic::{Problem, Report};
 use crate::expression::{Budget, NOW};
 use crate::graph::{Graph, Vertex};
+use crate::inline::Outer;
 use crate::inputs::Input;
 use crate::nearest::nearest;
 use crate::shell::Verdict;
@@ -86,6 +87,8 @@ impl<'n> Uses<'n> {
 
 /// All names that templates can use.
 pub(crate) struct Scope<'s> {
+    /// The names around the step in which the pipeline is written.
+    pub(crate) outer: Option<&'s Outer>,
     pub(crate) inputs: &'s [Input],
     pub(crate) steps: &'s [StepNames<'s>],
     pub(crate) graph: &'s Graph,
@@ -93,9 +96,9 @@ pub(crate) struct Scope<'s> {
 
 /// The names that templates can use for one step.
 pub(crate) struct StepNames<'s> {
-    id: Option<&'s str>,
+    pub(crate) id: Option<&'s str>,
     /// Absent if the outputs are not declared in the file, as for handlers, agents and child runs.
-    outputs: Option<Vec<&'s str>>,
+    pub(crate) outputs: Option<Vec<&'s str>>,
     axes: Option<Vec<&'s str>>,
     has_items: bool,
     repeats: bool,
@@ -116,7 +119,10 @@ impl<'s> StepNames<'s> {
                 () if node.get("land").is_some() => Some(LAND.to_vec()),
                 () if node.get("agent").is_some() => Some(agent::output_names(node)),
                 () if node.get("end").is_some() => Some(vec!["message"]),
-                () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
+                () if ["call", "task", "pipeline", "wait", "steps"]
+                    .iter()
+                    .any(|kind| node.get(kind).is_some()) =>
+                {
                     None
                 }
                 // A command that writes to the file of outputs names them there.
@@ -131,7 +137,7 @@ impl<'s> StepNames<'s> {
 }
 
 /// Returns the names of a matrix: its axes, and the names that `include` adds.
-fn axes(matrix: &Node) -> Vec<&str> {
+pub(crate) fn axes(matrix: &Node) -> Vec<&str> {
     let mut names = Vec::new();
     for (key, value) in matrix.entries() {
         match key.text.as_str() {
@@ -328,13 +334,24 @@ impl Checker<'_> {
         }
         match (root, parts.get(1).copied()) {
             ("inputs", Some(field)) => {
-                let names: Vec<&str> = self.scope.inputs.iter().map(|input| input.name.as_str()).collect();
+                let outer = self
+                    .scope
+                    .outer
+                    .map_or(&[][..], |outer| outer.inputs.as_slice())
+                    .iter()
+                    .map(String::as_str);
+                let names: Vec<&str> =
+                    self.scope.inputs.iter().map(|input| input.name.as_str()).chain(outer).collect();
                 if self.one_of(field, &names, "the pipeline has no input", "declare it under `inputs:`", span)
                 {
                     self.used.insert(field.to_owned());
+                    self.refuse_secret(Some(field), span, used);
                 }
             }
-            ("inputs", None) => self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone())),
+            ("inputs", None) => {
+                self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone()));
+                self.refuse_secret(None, span, used);
+            }
             ("run", Some("status")) if used.role == TemplateRole::Workplace => {
                 self.report.error(Problem::at(span, "the status of the run is not available here"));
             }
@@ -343,7 +360,10 @@ impl Checker<'_> {
                 self.one_of(field, &RUN, "a run has no", help, span);
             }
             ("matrix", Some(field)) => {
-                let axes = used.step.and_then(|step| self.scope.steps[step].axes.clone()).unwrap_or_default();
+                let outer = self.scope.outer.and_then(|outer| outer.axes.as_ref());
+                let outer = || outer.map(|axes| axes.iter().map(String::as_str).collect());
+                let axes = used.step.and_then(|step| self.scope.steps[step].axes.clone());
+                let axes: Vec<&str> = axes.or_else(outer).unwrap_or_default();
                 self.one_of(field, &axes, "the matrix has no", "add it to the step's `matrix`", span);
             }
             ("steps", Some(id)) => self.step(id, &parts[2..], span, used),
@@ -351,8 +371,22 @@ impl Checker<'_> {
         }
     }
 
+    /// Reports a secret input in a text that is stored or shown. Only variables of a process are neither.
+    fn refuse_secret(&mut self, name: Option<&str>, span: Span, used: &Use<'_>) {
+        if name.is_some() && matches!(used.role, TemplateRole::Variable | TemplateRole::Command(_)) {
+            return;
+        }
+        let mut named = self.scope.inputs.iter().filter(|input| name.is_none_or(|name| input.name == name));
+        if let Some(secret) = named.find(|input| input.secret) {
+            let message = format!("the secret input `{}` cannot be used here", secret.name);
+            let help = "use it in `env` or in the text of a command";
+            self.report.error(Problem::at(span, message).help(help));
+        }
+    }
+
     fn known_roots(&self, used: &Use<'_>) -> Vec<&'static str> {
         let step = used.step.map(|step| &self.scope.steps[step]);
+        let outer = self.scope.outer.cloned().unwrap_or_default();
         let known = |root: &str| match (root, &used.role) {
             ("inputs", _) => true,
             (_, TemplateRole::Group) => false,
@@ -361,11 +395,20 @@ impl Checker<'_> {
                 place,
                 TemplateRole::Variable | TemplateRole::Items | TemplateRole::Condition | TemplateRole::Output
             ),
-            ("item", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.has_items),
-            ("item_index", role) => {
-                *role != TemplateRole::Items && step.is_some_and(|step| step.has_items || step.axes.is_some())
+            ("item", role) if *role != TemplateRole::Items && step.is_some_and(|step| step.has_items) => true,
+            // A step with a matrix has no other item, except where its matrix is made.
+            ("item", role) => {
+                let hidden = *role != TemplateRole::Items && step.is_some_and(|step| step.axes.is_some());
+                !hidden && step.is_some() && outer.item
             }
-            ("matrix", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.axes.is_some()),
+            ("item_index", role) => {
+                let own = step.is_some_and(|step| step.has_items || step.axes.is_some());
+                (*role != TemplateRole::Items && own) || (step.is_some() && outer.item_index)
+            }
+            ("matrix", role) => {
+                let own = step.is_some_and(|step| step.axes.is_some());
+                (*role != TemplateRole::Items && own) || (step.is_some() && outer.axes.is_some())
+            }
             // Variables of the pipeline apply to every step, including the first.
             ("steps", role) => step.is_some() || *role == TemplateRole::Output,
             _ => true,
@@ -402,7 +445,15 @@ impl Checker<'_> {
     /// Checks a name that refers to another step.
     fn step(&mut self, id: &str, rest: &[&str], span: Span, used: &Use<'_>) {
         let Some(other) = self.numbers.get(id).copied() else {
-            let ids: Vec<&str> = self.scope.steps.iter().filter_map(|step| step.id).collect();
+            let outer = self.scope.outer.map(|outer| &outer.steps);
+            if let Some(outputs) = outer.and_then(|steps| steps.get(id)).filter(|_| used.step.is_some()) {
+                // The step around this one reads it, and is checked for the order.
+                let outputs: Option<Vec<&str>> =
+                    outputs.as_ref().map(|all| all.iter().map(String::as_str).collect());
+                return self.field(id, rest, &STEP, outputs, span);
+            }
+            let ids = self.scope.steps.iter().filter_map(|step| step.id);
+            let ids: Vec<&str> = ids.chain(outer.into_iter().flatten().map(|(id, _)| id.as_str())).collect();
             let whole =
                 ids.iter().find(|known| known.strip_prefix(id).is_some_and(|rest| rest.starts_with('-')));
             let help = match whole {
@@ -423,12 +474,18 @@ impl Checker<'_> {
         if let Some(this) = used.step.filter(|this| *this != other) {
             self.read.push(((other as StepNo, this as StepNo), span));
         }
+        let outputs = self.scope.steps[other].outputs.clone();
+        self.field(id, rest, fields, outputs, span);
+    }
+
+    /// Checks a field of a step, and the name of an output if the outputs are known.
+    fn field(&mut self, id: &str, rest: &[&str], fields: &[&str], outputs: Option<Vec<&str>>, span: Span) {
         let Some(field) = rest.first() else { return };
         let help = format!("it has {}", fields.join(", "));
         if self.one_of(field, fields, &format!("step `{id}` has no field"), &help, span)
             && let ("outputs", Some(output)) = (*field, rest.get(1))
         {
-            let Some(outputs) = self.scope.steps[other].outputs.clone() else { return };
+            let Some(outputs) = outputs else { return };
             self.one_of(
                 output,
                 &outputs,

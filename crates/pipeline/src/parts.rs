@@ -11,7 +11,7 @@ use crate::form::Rule;
 use crate::json_schema::{JsonSchema, count_patterns};
 use crate::kinds::{command, one_of};
 use crate::names::{TemplateRole, Uses};
-use crate::spec::{Check, FanOut, FanOutItems, Format, Output, RepeatCondition};
+use crate::spec::{Cache, Check, FanOut, FanOutItems, Format, Output, RepeatCondition};
 use crate::yaml::{Node, quoted};
 
 /// The most regular expressions in all schemas of a pipeline. Each takes a few milliseconds to compile.
@@ -70,6 +70,24 @@ pub(crate) fn repeat<'n>(
         _ => RepeatCondition::While(expression),
     };
     Some((Repeat { max, delay_ms }, condition))
+}
+
+/// Decodes the files that a step keeps between runs. Reports paths that leave the step's folder.
+pub(crate) fn cache<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Cache> {
+    let node = step.get("cache")?;
+    let key = node.get("key")?;
+    uses.add(key, TemplateRole::Text);
+    let mut paths = Vec::new();
+    for path in node.get("paths")?.items() {
+        uses.add(path, TemplateRole::Text);
+        let text = path.text()?;
+        if text.starts_with(['/', '~']) || text.split('/').any(|part| part == "..") {
+            let problem = Problem::at(path.span, "a path of `cache` must be inside the step's folder");
+            report.error(problem.expected("a relative path such as target"));
+        }
+        paths.push(text.to_owned());
+    }
+    Some(Cache { key: key.text()?.to_owned(), paths })
 }
 
 pub(crate) fn outputs<'n>(

@@ -12,6 +12,7 @@ use sprag_lifecycle::{
 use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::expression::Budget;
+use crate::inline::INSIDE;
 use crate::inputs::Input;
 use crate::source::{Source, Span};
 use crate::spec::{Kind, StepSpec};
@@ -41,6 +42,8 @@ pub struct Pipeline {
     pub concurrency: Option<ConcurrencyRule>,
     /// The time after which a run is cancelled, in milliseconds; absent for no limit.
     pub timeout_ms: Option<u64>,
+    /// The most steps and items that workers may have at once in one run; absent for no limit.
+    pub max_parallel: Option<u32>,
     /// The environment of its runs; absent if they work in the folder where they are started.
     pub workplace: Option<Workplace>,
     /// The steps in the order of the file.
@@ -217,6 +220,7 @@ impl Pipeline {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
                 plan.timeout_ms = self.timeout_ms;
+                plan.max_parallel = self.max_parallel;
                 plan.environment = environment;
                 plan.outputs = self.plan_outputs(&numbers);
                 Ok(plan)
@@ -275,6 +279,10 @@ impl Pipeline {
     /// Returns the child pipelines that its steps refer to, by the path as written in the file.
     pub(crate) fn children(&self) -> impl Iterator<Item = (String, Definition)> {
         self.steps.iter().flat_map(|step| match &step.spec.kind {
+            // The text of steps inside a step is in the text around it.
+            Kind::Pipeline { file, definition, .. } if file == INSIDE => {
+                definition.children.clone().into_iter().collect()
+            }
             Kind::Pipeline { files, .. } if !files.is_empty() => {
                 files.clone().into_iter().collect::<Vec<_>>()
             }
@@ -285,9 +293,14 @@ impl Pipeline {
 
     /// Returns the texts of the prompt files that the steps use, by the paths as written.
     pub(crate) fn prompts(&self) -> impl Iterator<Item = (String, String)> {
-        self.steps.iter().filter_map(|step| match &step.spec.kind {
-            Kind::Agent(agent) => Some((agent.prompt_file.clone()?, agent.prompt.clone())),
-            _ => None,
+        self.steps.iter().flat_map(|step| match &step.spec.kind {
+            Kind::Agent(agent) => {
+                agent.prompt_file.clone().map(|file| (file, agent.prompt.clone())).into_iter().collect()
+            }
+            Kind::Pipeline { file, definition, .. } if file == INSIDE => {
+                definition.prompts.clone().into_iter().collect()
+            }
+            _ => Vec::new(),
         })
     }
 

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::expression::Budget;
+use crate::inline::INSIDE;
 use crate::spec::{FanOutItems, Kind, StepSpec, Wait};
 use crate::template::{self, Piece};
 
@@ -23,6 +24,13 @@ pub fn preview(spec: &StepSpec, context: &Value) -> String {
         Kind::Wait(Wait::For { ms }) => format!("wait {}", crate::duration::text(*ms)),
         Kind::Wait(Wait::Until { time }) => format!("wait until {}", fill(time, context, |text| text)),
         Kind::Wait(Wait::Signal { name }) => format!("wait for the signal {name}"),
+        Kind::Pipeline { file, definition, .. } if file == INSIDE => match definition.parse() {
+            Ok(inner) => {
+                let ids: Vec<&str> = inner.pipeline.steps.iter().map(|step| step.id.as_str()).collect();
+                format!("steps {}", ids.join(", "))
+            }
+            Err(_) => "steps".to_owned(),
+        },
         Kind::Pipeline { file, .. } => match file.strip_prefix('#') {
             Some(name) => format!("run the pipeline {name}"),
             None => format!("run {file}"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::expression::Budget;
 use crate::shell::{self, Dialect, Quoting};
-use crate::spec::{Check, Kind, Output, RepeatCondition, Shell, StepSpec, Wait};
+use crate::spec::{Cache, Check, Kind, Output, RepeatCondition, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
 
 /// Linux limits a single argument or variable to 128 KiB; the difference leaves room for the variable's name.
@@ -59,7 +59,8 @@ pub fn render_step_within(
     let outputs =
         spec.outputs.iter().map(|(name, output)| Ok((name.clone(), renderer.output(name, output)?)));
     let outputs = outputs.collect::<Result<_, _>>()?;
-    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, ..spec.clone() })
+    let cache = spec.cache.as_ref().map(|cache| renderer.cache(cache)).transpose()?;
+    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, cache, ..spec.clone() })
 }
 
 /// Returns whether the step's `when` holds. `context` is that of [`render_step`].
@@ -107,6 +108,14 @@ struct Renderer<'b> {
 }
 
 impl Renderer<'_> {
+    fn cache(&self, cache: &Cache) -> Result<Cache, RenderError> {
+        let path = |path: &String| self.text(path, || "a path of `cache`".into());
+        Ok(Cache {
+            key: self.text(&cache.key, || "the key of `cache`".into())?,
+            paths: cache.paths.iter().map(path).collect::<Result<_, _>>()?,
+        })
+    }
+
     fn kind(&mut self, kind: &Kind) -> Result<Kind, RenderError> {
         Ok(match kind {
             Kind::Run { command, shell } => {
@@ -138,7 +147,8 @@ impl Renderer<'_> {
             Kind::Task { prompt, with } => {
                 Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
             }
-            Kind::Gate { ask, choices, default, fields, routes } => Kind::Gate {
+            Kind::Gate { ask, choices, default, fields, routes, answerers } => Kind::Gate {
+                answerers: answerers.clone(),
                 fields: fields.clone(),
                 routes: routes.clone(),
                 ask: self.free_text(ask, "the question")?,

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::nearest::nearest;
 use crate::pipeline::Pipeline;
+use crate::spec::Kind;
 use crate::yaml::quoted;
 
 /// The steps of a pipeline that a run executes. By default it executes all of them.
@@ -59,12 +60,19 @@ impl Pipeline {
                 && !skip.contains(&no);
             // A step that is not selected is never done, so it cannot be counted.
             step.quorum = None;
+            if let (false, Kind::Gate { answerers, .. }) = (wanted, &step.spec.kind)
+                && !answerers.is_everyone()
+            {
+                let message =
+                    format!("step {} cannot be left out: its question is for {answerers}", quoted(&step.id));
+                report.error(Problem::nowhere(message).help("run it with the others"));
+            }
             if !wanted {
                 step.spec.when = Some("false".into());
                 step.skip_rest = false;
             }
         }
-        Ok(self)
+        if report.has_errors() { Err(report.finish()) } else { Ok(self) }
     }
 
     /// Returns these steps and all that need them, directly or through others.

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sprag_lifecycle::Answerers;
 
 use crate::agent::AgentSpec;
 use crate::child::Definition;
 use crate::inputs::Input;
+use crate::sandbox::SandboxSpec;
+use crate::secret::SecretSource;
 use crate::template::{self, Piece};
 
 /// The work of a step. Texts may contain templates until [`crate::render_step`] has rendered them.
@@ -30,6 +33,15 @@ pub struct StepSpec {
     /// Secrets that the step gets as variables of the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// The sources of those secrets that are not variables of the worker's environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, SecretSource>,
+    /// The inputs of the run whose values are secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_inputs: Vec<String>,
+    /// The values of the secret inputs, once the step is rendered; never stored.
+    #[serde(skip)]
+    pub private: Vec<String>,
     /// All secrets that any step of the pipeline, its parent or its children use. Workers mask them in everything that
     /// this step outputs, and the step does not inherit them unless they are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,9 +73,24 @@ pub struct StepSpec {
     /// The condition for further rounds after a success; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<RepeatCondition>,
+    /// Files that the step keeps between runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
+    /// The bounds of the step's processes; absent if they reach everything that their user does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSpec>,
     /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
+}
+
+/// Files that a step keeps between runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// The key: runs with the same key share the files.
+    pub key: String,
+    /// The files and folders, relative to the step's folder.
+    pub paths: Vec<String>,
 }
 
 /// The condition that decides after each successful round whether the step runs again.
@@ -135,6 +162,9 @@ pub enum Kind {
         /// The steps at which the run continues, by the choices that lead to them.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         routes: BTreeMap<String, String>,
+        /// The people who may answer.
+        #[serde(default, skip_serializing_if = "Answerers::is_everyone")]
+        answerers: Answerers,
     },
     /// A wait for a time or a signal.
     Wait(Wait),
@@ -339,6 +369,9 @@ impl StepSpec {
             dir: None,
             timeout_ms: None,
             secrets: Vec::new(),
+            sources: BTreeMap::new(),
+            secret_inputs: Vec::new(),
+            private: Vec::new(),
             masks: Vec::new(),
             agents: Vec::new(),
             inherit: Vec::new(),
@@ -349,6 +382,8 @@ impl StepSpec {
             dotenv: Vec::new(),
             fan_out: None,
             repeat: None,
+            cache: None,
+            sandbox: None,
             retry_here: false,
         }
     }

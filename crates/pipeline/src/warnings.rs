@@ -12,12 +12,14 @@ use crate::diagnostic::{Problem, Report};
 use crate::expression::Budget;
 use crate::graph::{Graph, Vertex};
 use crate::parts;
+use crate::secret;
 use crate::template;
 use crate::yaml::{MapKey, Node, Yaml, quoted};
 
 /// Checks a pipeline that has no errors.
 pub(crate) fn check(root: &Node, vertices: &[Vertex], graph: &Graph, report: &mut Report) {
     let steps = root.get("steps").map(Node::items).unwrap_or_default();
+    secret::check_unused(root, report);
     loose_ends(vertices, graph, steps, report);
     let defaults = root.get("defaults").and_then(|defaults| defaults.get("retry"));
     if let Some(retry) = defaults {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use sprag_lifecycle::{OnFail, Plan, WorkKind};
-use sprag_pipeline::{Kind, StepSpec, complete_fields, parse, when_holds};
+use sprag_pipeline::{Kind, SandboxNetwork, StepSpec, complete_fields, parse, when_holds};
 
 fn plan(source: &str) -> Plan {
     let loaded = parse("p.yaml", source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
@@ -169,4 +169,25 @@ fn the_fields_of_an_answer_are_checked_and_completed() {
         assert!(refused.contains(why), "{refused}");
     }
     assert_eq!(complete_fields(&[], &Map::new(), &BTreeMap::new(), true), Ok(Map::new()));
+}
+
+#[test]
+fn s19_a_sandbox_is_required_and_keeps_the_bounds_of_its_pipeline() {
+    let plan = plan(
+        "sandbox: {memory: 1GiB, network: all}\nsteps:\n- {id: a, run: x}\n- {id: b, run: x, sandbox: {network: none}}\n- {id: c, run: x, sandbox: {required: false}}\n- {id: d, run: x, sandbox: none}\n",
+    );
+    let sandbox = |id: &str| spec(&plan, id).sandbox;
+    for (id, required, network) in [
+        ("a", true, SandboxNetwork::All),
+        ("b", true, SandboxNetwork::None),
+        ("c", false, SandboxNetwork::All),
+    ] {
+        let found = sandbox(id).unwrap_or_else(|| panic!("{id} has a sandbox"));
+        assert_eq!(
+            (found.required, found.network, found.memory_bytes),
+            (required, network, Some(1 << 30)),
+            "{id}"
+        );
+    }
+    assert_eq!(sandbox("d"), None);
 }

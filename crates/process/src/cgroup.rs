@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock, identity, sys, table::Stat};
+use crate::{clock, identity, limits, sys, table::Stat};
 
 /// The prefix of the names of our cgroups.
 const PREFIX: &str = "sprag-";
@@ -116,6 +116,12 @@ impl Cgroup {
 /// Kills the trees of killed supervisors: cgroups beside ours that are named after a dead process. Returns
 /// their number.
 pub fn kill_abandoned_cgroups(deadline: Duration) -> usize {
+    let ended = kill_abandoned_trees(deadline);
+    limits::remove_abandoned();
+    ended
+}
+
+fn kill_abandoned_trees(deadline: Duration) -> usize {
     let (Some(folder), Ok(namespace)) = (own_folder(), identity::pid_namespace()) else { return 0 };
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let abandoned = names.filter(|entry| {

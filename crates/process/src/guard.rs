@@ -45,6 +45,15 @@ pub fn guard(command: &mut Command, on_exit: OnParentExit) {
     }
 }
 
+/// Asks a guard to stop its command and everything that the command has started.
+pub fn terminate(guard: u32) {
+    let Ok(pid) = pid_t::try_from(guard) else { return };
+    // SAFETY: sends a signal to one process, a child of this program that has not been reaped.
+    unsafe {
+        libc::kill(pid, libc::SIGTERM);
+    }
+}
+
 /// Forks. The child returns and becomes the command; the parent becomes the guard and never returns.
 fn fork_guard(parent: pid_t, on_exit: OnParentExit) -> io::Result<()> {
     // SAFETY: system calls whose arguments are plain numbers, or point to values of this function.

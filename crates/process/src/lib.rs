@@ -56,13 +56,16 @@ mod error;
 mod files;
 mod guard;
 mod identity;
+mod limits;
 mod lock;
 mod log;
 mod order;
 mod orphans;
 mod report;
 mod running;
+mod sandbox;
 mod secrets;
+mod socket_filter;
 mod supervisor;
 mod sys;
 mod table;
@@ -80,15 +83,17 @@ pub use files::{
     copy_private, make_private_folder, normalized, open_below, open_regular, private_options, read_regular,
     regular, replace_private, write_private,
 };
-pub use guard::{OnParentExit, guard};
+pub use guard::{OnParentExit, guard, terminate};
 pub use identity::{
     Liveness, ProcessId, ProcessIdError, VOUCHED_MARK, current, is_alive, reported_host_name, vouched_host,
 };
+pub use limits::{Limits, missing_limits};
 pub use lock::{is_held, remove_if_free};
 pub use log::{LineJoiner, LineLog, LogEntry, LogReader, Stream, append_notes};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
 pub use orphans::{KilledOrphans, kill_orphans};
 pub use report::{Ended, NotStarted, Reason, Started, Usage};
 pub use running::{Duplex, Running, TreeActivity, spawn, spawn_duplex};
+pub use sandbox::{Mount, Network, PACKAGE as SANDBOX_PACKAGE, Sandbox, machine_secrets, sandbox_support};
 pub use secrets::{SecretSearch, Secrets};
 pub use supervisor::{SUPERVISE, run_if_supervisor, supervisor_main};

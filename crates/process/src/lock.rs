@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::Path,
@@ -102,6 +102,11 @@ pub(crate) fn acquire(path: &Path) -> io::Result<Option<OwnerLock>> {
 }
 
 impl OwnerLock {
+    /// Returns the number of the descriptor that children inherit.
+    pub(crate) fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
     /// Records the cgroup of this attempt's tree in the file, for the recovery after both supervisor and worker
     /// were killed.
     pub(crate) fn record_cgroup(&self, cgroup: Option<&Path>) -> io::Result<()> {

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::Sandbox;
+
 /// The default of [`Order::grace_ms`].
 pub const DEFAULT_GRACE_MS: u64 = 10_000;
 
@@ -53,6 +55,9 @@ pub struct Order {
     pub owner_lock: Option<PathBuf>,
     /// Whether the tree runs in its own cgroup, where one is delegated to the user.
     pub cgroup: bool,
+    /// The bounds of the command; absent if it sees and reaches everything that its user does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
     /// The file for the command's unmodified stdout; absent if it is only logged.
     pub capture_stdout: Option<Capture>,
     /// The inherited descriptors that become the command's stdin and stdout; set by [`crate::spawn_duplex`] alone.
@@ -98,6 +103,7 @@ impl Order {
             secrets: Vec::new(),
             owner_lock: None,
             cgroup: true,
+            sandbox: None,
             capture_stdout: None,
             wire: None,
         }

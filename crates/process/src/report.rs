@@ -44,6 +44,9 @@ pub struct Ended {
     pub capture_dropped_bytes: u64,
     /// The error because of which output is missing in the captured file.
     pub capture_error: Option<String>,
+    /// The limits of its sandbox that were reached or are not enforced here, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl Ended {
@@ -58,6 +61,7 @@ impl Ended {
             log_error: None,
             capture_dropped_bytes: 0,
             capture_error: None,
+            warnings: Vec::new(),
         }
     }
 
@@ -85,6 +89,8 @@ pub enum Reason {
     Signalled,
     /// The supervisor was killed, and the worker killed the rest of the tree.
     SupervisorLost,
+    /// The tree used more memory than its limit, and was killed.
+    MemoryLimit,
     /// The command did not start.
     CouldNotStart {
         /// The kind of failure.
@@ -104,6 +110,8 @@ pub enum NotStarted {
     NotExecutable,
     /// The working folder does not exist or is not a folder.
     NoDir,
+    /// Its sandbox cannot be enforced on this machine.
+    Sandbox,
     /// The system refused for another reason.
     Other,
 }

@@ -14,13 +14,15 @@ use std::{fmt::Display, process::ExitCode, time::Duration};
 use rustix::{process::set_child_subreaper, stdio, thread::set_name};
 
 use crate::{
-    Ended, Reason, RefusalKind,
+    Ended, NotStarted, Reason, RefusalKind,
     cgroup::Cgroup,
     clock,
+    limits::LimitGroup,
     lock::{self, OwnerLock},
     log::{CaptureWriter, LogWriter},
     order::{Command, Order},
     report::Report,
+    sandbox::REMOVAL,
     secrets::Secrets,
     sys,
 };
@@ -69,16 +71,26 @@ fn supervise() -> Result<(), Refusal> {
 
     let owner_lock = take_lock(&order)?;
     let sinks = open_sinks(&order)?;
-    let cgroup = if order.cgroup { create_cgroup(owner_lock.as_ref()) } else { None };
+    let (limits, warnings) = create_limits(&order);
+    let cgroup = match limits.as_ref().and_then(LimitGroup::tree) {
+        Some(limited) => Some(record_cgroup(limited, owner_lock.as_ref())),
+        None if order.cgroup => Cgroup::create().map(|made| record_cgroup(made, owner_lock.as_ref())),
+        None => None,
+    };
     let outcome = match stop_before_start(&mut inbox, &mut lease_until_ms) {
         Some(reason) => Err(reason),
-        None => child::start(&order, cgroup.as_ref()),
+        None => check_limits(&order, &warnings).and_then(|()| {
+            child::start(&order, cgroup.as_ref(), limits.as_ref(), owner_lock.as_ref().map(OwnerLock::number))
+        }),
     };
     match outcome {
         Ok(child) => {
             report(&Report::Started(child.started));
-            let ended = Watch::new(child, &order, lease_until_ms, inbox, signals, sinks).run();
+            let mut ended =
+                Watch::new(child, &order, lease_until_ms, inbox, signals, sinks, limits.as_ref()).run();
+            ended.warnings.splice(0..0, warnings);
             remove_cgroup(cgroup, owner_lock.as_ref());
+            remove_limits(limits);
             // The tree is empty. Release the lock before the report, so that the next attempt can start at
             // once.
             drop(owner_lock);
@@ -87,6 +99,7 @@ fn supervise() -> Result<(), Refusal> {
         Err(reason) => {
             let (log_dropped_bytes, log_error) = sinks.log.finish();
             remove_cgroup(cgroup, owner_lock.as_ref());
+            remove_limits(limits);
             drop(owner_lock);
             report(&Report::Ended(Ended { log_dropped_bytes, log_error, ..Ended::because(reason) }));
         }
@@ -124,12 +137,40 @@ fn take_lock(order: &Order) -> Result<Option<OwnerLock>, Refusal> {
     }
 }
 
-/// Creates the tree's cgroup, where that is possible, and records it in the lock file.
-fn create_cgroup(owner_lock: Option<&OwnerLock>) -> Option<Cgroup> {
-    let cgroup = Cgroup::create()?;
+/// Creates the cgroups that limit the tree, if there are limits. Also returns the limits that cannot be enforced here.
+fn create_limits(order: &Order) -> (Option<LimitGroup>, Vec<String>) {
+    let wanted = order.sandbox.as_ref().filter(|sandbox| !sandbox.limits.is_empty());
+    let Some(sandbox) = wanted else { return (None, Vec::new()) };
+    let (group, missing) = LimitGroup::create(&sandbox.limits);
+    let warnings = missing.into_iter().map(|why| format!("a limit of its sandbox is not enforced: {why}"));
+    (Some(group), warnings.collect())
+}
+
+/// Refuses to start a command one of whose limits cannot be enforced, unless that is allowed.
+fn check_limits(order: &Order, missing: &[String]) -> Result<(), Reason> {
+    let (Some(why), Some(sandbox)) = (missing.first(), &order.sandbox) else { return Ok(()) };
+    if sandbox.best_effort {
+        return Ok(());
+    }
+    let message = format!(
+        "{why}; run the worker in a cgroup that is delegated to its user (a systemd service with `Delegate=yes`; the \
+         package `systemd`), remove the limit, or write `required: false`"
+    );
+    Err(Reason::CouldNotStart { kind: NotStarted::Sandbox, message })
+}
+
+/// Removes the cgroups that limited the tree.
+fn remove_limits(limits: Option<LimitGroup>) {
+    if let Some(limits) = limits {
+        limits.remove(REMOVAL);
+    }
+}
+
+/// Records the tree's cgroup in the lock file.
+fn record_cgroup(cgroup: Cgroup, owner_lock: Option<&OwnerLock>) -> Cgroup {
     // Without the record, `kill_abandoned_cgroups` still finds the cgroup by the name of the dead supervisor.
     let _ = owner_lock.map(|lock| lock.record_cgroup(Some(cgroup.path())));
-    Some(cgroup)
+    cgroup
 }
 
 /// Kills processes that left the tree in some other way, and removes the cgroup.

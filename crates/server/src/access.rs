@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use sprag_app::tokens::{LOCAL_TOKEN, Scope, token_hash};
-use sprag_app::{Author, Id, TokenRow};
+use sprag_app::tokens::{Grant, LOCAL_TOKEN, Scope, token_hash};
+use sprag_app::{Author, Id, Reach, TokenRow};
 
 use crate::problem::Problem;
 use crate::session::{Sessions, cookie_in};
@@ -22,7 +22,7 @@ const BELIEVED_MS: i64 = 1_000;
 const REMEMBERED: usize = 1_024;
 
 /// The sender of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     /// The token's number; none if the caller showed no token.
     pub token: Option<Id>,
@@ -30,13 +30,31 @@ pub struct Caller {
     pub name: Arc<str>,
     /// The token's SHA-256; empty without one.
     pub(crate) hash: Arc<str>,
+    /// The hash of the token's first secret, from which the numbers of its workers are derived. It stays the same when
+    /// the token is rotated.
+    pub(crate) identity: Arc<str>,
     /// The scopes of the token: what the caller may do.
     pub scopes: Vec<Scope>,
+    /// The objects on which the caller may use its scopes.
+    pub(crate) reach: Reach,
     /// Whether the caller showed a session's cookie, which browsers send by themselves, instead of the token.
     pub(crate) by_cookie: bool,
 }
 
 impl Caller {
+    /// Returns a caller without a token, where the server asks for none.
+    fn anyone() -> Caller {
+        Caller {
+            token: None,
+            name: "".into(),
+            hash: "".into(),
+            identity: "".into(),
+            scopes: Scope::ALL.to_vec(),
+            reach: Reach::default(),
+            by_cookie: false,
+        }
+    }
+
     /// Whether the caller is a program of the server's own user: it shows the token of the data directory, or the
     /// server asks for none.
     pub(crate) fn is_own(&self) -> bool {
@@ -76,12 +94,14 @@ pub(crate) struct Access {
 impl Access {
     pub(crate) fn new(required: bool, local: Option<&str>) -> Self {
         let shown = local.map(|secret| {
-            let hash = token_hash(secret);
+            let hash: Arc<str> = token_hash(secret).into();
             Caller {
                 token: Some(sprag_worker::wire::worker_id(LOCAL_TOKEN, &hash)),
                 name: LOCAL_TOKEN.into(),
-                hash: hash.into(),
+                identity: Arc::clone(&hash),
+                hash,
                 scopes: Scope::ALL.to_vec(),
+                reach: Reach::default(),
                 by_cookie: false,
             }
         });
@@ -104,8 +124,7 @@ impl Access {
             return self.by_token(app, &shown).await;
         }
         if !self.required {
-            let scopes = Scope::ALL.to_vec();
-            return Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes, by_cookie: false });
+            return Ok(Caller::anyone());
         }
         let Some(cookie) = cookie_in(headers) else {
             return Err(unauthorized("this server requires a token"));
@@ -134,9 +153,17 @@ impl Access {
         if token.expires_ms.is_some_and(|at| at <= app.core().now().wall_ms) {
             return Err(unauthorized("the token has expired"));
         }
-        let scopes = token.scopes.split(',').filter_map(Scope::parse).collect();
+        let Grant { scopes, limits, identity } = Grant::of(&token);
         let (name, hash) = (Arc::clone(&token.name), Arc::clone(&token.hash));
-        Ok(Caller { token: Some(token.id), name, hash, scopes, by_cookie: false })
+        Ok(Caller {
+            token: Some(token.id),
+            reach: Reach::of_token(&name, &scopes, &limits),
+            name,
+            identity: identity.map_or_else(|| Arc::clone(&hash), Into::into),
+            hash,
+            scopes,
+            by_cookie: false,
+        })
     }
 
     async fn token(&self, app: &ServerState, hash: String) -> Result<Option<Arc<TokenRow>>, Problem> {
@@ -185,9 +212,11 @@ fn unauthorized(message: &str) -> Problem {
 }
 
 /// Returns the scopes of which a request needs at least one, whatever its endpoint asks for beyond that.
-pub(crate) fn least(method: &Method) -> &'static [Scope] {
+pub(crate) fn least(method: &Method, path: &str) -> &'static [Scope] {
     match *method {
         Method::GET | Method::HEAD => &[Scope::Read],
+        // Its tools read too.
+        _ if path == crate::agents::PATH => &[Scope::Read],
         _ => &[Scope::Run, Scope::Work],
     }
 }
@@ -233,13 +262,7 @@ mod tests {
 
     #[test]
     fn scopes_cover_what_they_say() {
-        let caller = |scopes: &[Scope]| Caller {
-            token: None,
-            name: "".into(),
-            hash: "".into(),
-            scopes: scopes.to_vec(),
-            by_cookie: false,
-        };
+        let caller = |scopes: &[Scope]| Caller { scopes: scopes.to_vec(), ..Caller::anyone() };
         let may = |scopes: &[Scope], wanted| caller(scopes).may(wanted);
         for wanted in Scope::ALL {
             assert!(may(&[Scope::Admin], wanted));

@@ -6,17 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use sprag_mcp::{Agents, Caller};
+use sprag_mcp::{Agents, Caller, Permit};
 use tokio::sync::watch;
 
-use crate::access::{MayRun, MayWork};
+use crate::access;
 use crate::problem::Problem;
 use crate::state::ServerState;
 
@@ -24,6 +24,9 @@ use crate::state::ServerState;
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The longest wait of a tool: its answer has to come before the request's own time limit.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// The path of the tools.
+pub(crate) const PATH: &str = "/mcp";
 
 pub(crate) fn router(app: &ServerState) -> Router<ServerState> {
     let agents = Agents::new(app.core().clone(), app.dir())
@@ -41,13 +44,12 @@ pub(crate) fn router(app: &ServerState) -> Router<ServerState> {
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    Router::new().route_service("/mcp", service).layer(from_fn_with_state(app.clone(), allowed))
+    Router::new().route_service(PATH, service).layer(from_fn_with_state(app.clone(), allowed))
 }
 
-/// Lets a caller use the tools if it may both start runs and report work, because the tools do both.
+/// Passes a request on with what its caller may do. Each tool needs a scope of its own.
 async fn allowed(
-    _: MayRun,
-    MayWork(caller): MayWork,
+    Extension(caller): Extension<access::Caller>,
     State(app): State<ServerState>,
     request: Request,
     next: Next,
@@ -62,7 +64,12 @@ async fn allowed(
     let mut request = Request::from_parts(parts, Body::from(body.bytes.clone()));
     // Dropped with this request: the task that works for it then learns that the caller no longer waits.
     let (_open, there) = watch::channel(());
-    request.extensions_mut().insert(Caller { there, scope: caller.agent_scope(), author: caller.author() });
+    request.extensions_mut().insert(Caller {
+        there,
+        scope: caller.agent_scope(),
+        author: caller.author(),
+        permit: Permit { scopes: caller.scopes, reach: caller.reach },
+    });
     tokio::select! {
         answer = next.run(request) => answer,
         () = last_call(&app) => Problem::unavailable("the server is shutting down").into_response(),

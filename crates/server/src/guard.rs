@@ -1,7 +1,7 @@
 //! Checks that every request passes before it reaches its endpoint, and every answer on its way back.
 //!
 //! ```text
-//!   request ─▶ id ─▶ host, origin ─▶ token, scope, rate ─▶ time limit ─▶ endpoint
+//!   request ─▶ id ─▶ host, origin ─▶ token, scope, reach, rate ─▶ time limit ─▶ endpoint
 //!   answer  ◀─ id, log, metrics ◀─ a problem gets its body ◀──────────────┘
 //! ```
 
@@ -134,10 +134,11 @@ async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit
     if let (Some(rate), Some(whose)) = (app.rate(&caller), whose) {
         rate.take(whose, now_ms).map_err(Problem::too_many)?;
     }
-    let wanted = least(request.method());
+    let wanted = least(request.method(), request.uri().path());
     if !wanted.iter().any(|scope| caller.may(*scope)) {
         return Err(forbidden(wanted[0]));
     }
+    crate::endpoints::require_reach(app, request, &caller.reach).await?;
     // The server's own user is never locked out of its own server.
     let place = match caller.token.filter(|_| !caller.is_own()) {
         None => None,

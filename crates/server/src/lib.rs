@@ -13,6 +13,7 @@ mod access;
 mod agents;
 mod bodies;
 mod connections;
+mod endpoints;
 mod extract;
 mod feed;
 mod files;

@@ -223,6 +223,7 @@ impl From<Error> for Problem {
             (ErrorKind::NotFound, None) => Problem::not_found(""),
             (ErrorKind::Invalid, None) => Problem::invalid(""),
             (ErrorKind::Refused, None) => Problem::refused(""),
+            (ErrorKind::Forbidden, None) => Problem::new(StatusCode::FORBIDDEN, "forbidden", ""),
             (ErrorKind::TooLarge, None) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", ""),
             (ErrorKind::TooMany { retry_after_s }, None) => Problem::too_many(retry_after_s),
             (ErrorKind::Unavailable, None) => Problem::unavailable(""),

@@ -95,8 +95,9 @@ pub fn state(tables: &Tables) -> Result<(), Violation> {
             steps.iter().filter(|(_, step)| step.item_of.is_none()).map(|(no, step)| (*no, *step)).collect();
         let standings: Vec<Standing> = planned.values().map(|step| standing_of(&plan, step)).collect();
         order(&plan, &planned, &standings)?;
-        counts(run, &plan, &planned, &standings)?;
+        counts(run, &plan, &planned, &standings, taken_places(&plan, &steps))?;
         items(&plan, &steps)?;
+        places(run, &plan, &steps)?;
         item_attempts(&steps)?;
         endings(run, &index, &steps)?;
     }
@@ -141,7 +142,9 @@ fn counts(
     plan: &Plan,
     steps: &BTreeMap<u32, &StepRow>,
     standings: &[Standing],
+    taken: u32,
 ) -> Result<(), Violation> {
+    let is_full = plan.max_parallel.is_some_and(|limit| taken >= limit);
     let count = |what| standings.iter().filter(|stands| **stands == what).count() as u32;
     let tally = Tally { unsettled: count(Standing::Open), broken: count(Standing::Broken) };
     ensure(run.tally == tally, "the run's tally", || format!("{:?}, counted {tally:?}", run.tally))?;
@@ -152,7 +155,8 @@ fn counts(
         ensure((step.needs.open, step.needs.broken) == (open, broken), "a step's count of needs", || {
             format!("step {} keeps {:?}, counted {open} open and {broken} broken", step.no, step.needs)
         })?;
-        let settled = run.status() != RunStatus::Running || run.reworking.is_some();
+        let waits_for_place = is_full && plan.step(step.no).takes_place(false);
+        let settled = run.status() != RunStatus::Running || run.reworking.is_some() || waits_for_place;
         if let (Some(wanted), StepStatus::Waiting, false) =
             (plan.step(step.no).quorum, step.status(), settled)
         {
@@ -189,6 +193,34 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
         let bound = plan.step(parent.no).spread.and_then(|spread| spread.max_parallel).unwrap_or(u32::MAX);
         let live = count(|status| matches!(status, StepStatus::Pending | StepStatus::Running));
         ensure(live <= bound, "P14 no more items at once than allowed", || format!("{live}: {parent:?}"))?;
+    }
+    Ok(())
+}
+
+/// Returns the number of steps and items that count for the run's `max_parallel`.
+fn taken_places(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> u32 {
+    let begun = |step: &&&StepRow| matches!(step.status(), StepStatus::Pending | StepStatus::Running);
+    let counts = |step: &&&StepRow| plan.step(step.node()).takes_place(step.item_of.is_some());
+    steps.values().filter(counts).filter(begun).count() as u32
+}
+
+/// P14: a run has no more steps at work than its `max_parallel`, and no step waits while a place is free.
+fn places(run: &RunRow, plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+    let Some(limit) = plan.max_parallel else { return Ok(()) };
+    let taken = taken_places(plan, steps);
+    ensure(taken <= limit, "P14 no more steps at once than the run allows", || {
+        format!("{taken} of {limit} in run {}", run.id)
+    })?;
+    if taken == limit || run.status() != RunStatus::Running || run.reworking.is_some() {
+        return Ok(());
+    }
+    let planned =
+        steps.values().filter(|step| step.item_of.is_none() && plan.step(step.no).takes_place(false));
+    for step in planned.filter(|step| step.status() == StepStatus::Waiting) {
+        let waits = step.needs.open > 0 || step.needs.broken > 0 || plan.step(step.no).quorum.is_some();
+        ensure(waits, "P14 a free place of the run is used", || {
+            format!("step {} waits with {taken} of {limit} places taken", step.no)
+        })?;
     }
     Ok(())
 }

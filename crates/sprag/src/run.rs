@@ -133,7 +133,7 @@ impl NewRun {
             None if plan.environment.is_some() => std::env::current_dir().ok(),
             folder => folder,
         };
-        let mut start = app.new_run(plan, &inputs).priority(priority).idempotency_key(key.as_deref());
+        let mut start = app.new_run(plan, &inputs)?.priority(priority).idempotency_key(key.as_deref());
         start = start.labelled(labels.or_those_of(&pipeline.0, &inputs)?);
         if let Some(folder) = folder {
             start = start.in_folder(folder);
@@ -229,6 +229,19 @@ impl Run {
     /// is done. It is an error if the run has ended.
     pub async fn cancel(&self) -> Result<(), Error> {
         self.app.cancel_run(self.id, None).await?;
+        Ok(())
+    }
+
+    /// Skips a step or an item of the live run: it counts as done for the steps that need it. A step that has begun is
+    /// stopped first, and one whose needs are open is skipped when they are met.
+    pub async fn skip(&self, step: &str) -> Result<(), Error> {
+        self.app.skip_step(self.id, step).await?;
+        Ok(())
+    }
+
+    /// Starts the next try or round of a step that waits for the delay before it. It is an error if it does not wait.
+    pub async fn retry_now(&self, step: &str) -> Result<(), Error> {
+        self.app.retry_now(self.id, step).await?;
         Ok(())
     }
 

@@ -135,6 +135,12 @@ pub enum Error {
         /// The reason, for people.
         why: String,
     },
+    /// The author of the request may not do this; nothing was changed.
+    #[error("{why}")]
+    Forbidden {
+        /// The reason, for people: who may.
+        why: String,
+    },
     /// The request itself is wrong, whatever the state; nothing was changed.
     #[error("{why}")]
     Invalid {

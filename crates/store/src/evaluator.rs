@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Plan, PlanStep, RunId};
+use sprag_lifecycle::{Answerers, Plan, PlanStep, RunId};
 
 use crate::answers::{Answer, Question};
 
@@ -91,6 +91,8 @@ pub enum Prepared {
         fields: Value,
         /// The steps at which the run continues, a JSON object by choices.
         routes: Value,
+        /// The people who may answer.
+        answerers: Answerers,
         /// The time for the answer, in milliseconds; absent means no limit.
         timeout_ms: Option<u64>,
     },

@@ -57,7 +57,8 @@ impl PartialEq for DeclaredOutputs {
 impl DeclaredOutputs {
     pub(crate) fn value(&self) -> Value {
         let inputs: Value = serde_json::from_str(&self.inputs).unwrap_or(Value::Null);
-        let names = json!({ "inputs": inputs, "run": self.run, "steps": self.steps.value() });
+        let mut names = json!({ "inputs": inputs, "run": self.run, "steps": self.steps.value() });
+        crate::names::unfold_outer(&mut names);
         self.evaluator.outputs(&self.spec, &names)
     }
 }
@@ -302,6 +303,7 @@ impl Gathered {
             names[crate::names::ITEM_INDEX] = self.item_index.into();
         }
         names[crate::names::NOW] = self.now_ms.into();
+        crate::names::unfold_outer(&mut names);
         names
     }
 }

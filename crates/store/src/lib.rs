@@ -75,7 +75,8 @@ pub use ops::{
     NewRun, NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
     Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
     TaskMoved, ThreadEntry, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window,
-    WorkerLimit, answer_text, answer_with_fields, environment_of, kept_because, plan_hash, thread_id,
+    WorkerLimit, answer_text, answer_with_fields, answerers_of, environment_of, kept_because, plan_hash,
+    thread_id,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{

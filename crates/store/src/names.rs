@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanOutputs, PlanStep, RunId, RunStatus, StepNo,
-    StepStatus, WorkKind, mutant,
+    ExecutionId, ExecutionStatus, GateStatus, OUTER_INPUT, Plan, PlanOutputs, PlanStep, RunId, RunStatus,
+    StepNo, StepStatus, WorkKind, mutant,
 };
 
 use crate::backend::Backend;
@@ -23,6 +23,26 @@ pub const ITEM: &str = "item";
 pub(crate) const ITEM_INDEX: &str = "item_index";
 /// The key of the time among the names, for functions.
 pub(crate) const NOW: &str = "now";
+
+/// Puts the names around steps that are written inside a step in their places, if the run has them. A step's own names
+/// come first.
+pub(crate) fn unfold_outer(names: &mut Value) {
+    let Some(mut outer) = names["inputs"].as_object_mut().and_then(|inputs| inputs.remove(OUTER_INPUT))
+    else {
+        return;
+    };
+    names["inputs"] = outer["inputs"].take();
+    for key in [ITEM, ITEM_INDEX, "matrix"] {
+        if let (true, Some(value)) = (names.get(key).is_none(), outer.get_mut(key)) {
+            names[key] = value.take();
+        }
+    }
+    if let (Some(own), Some(around)) = (names["steps"].as_object_mut(), outer["steps"].as_object_mut()) {
+        for (id, read) in std::mem::take(around) {
+            own.entry(id).or_insert(read);
+        }
+    }
+}
 
 /// The most bytes of feedback for the next attempt.
 const FEEDBACK_BYTES: usize = 64 << 10;

@@ -62,7 +62,7 @@ impl HeldRun<'_, '_> {
         };
         match prepared {
             Err(why) => self.fail_to_start(step, &why.to_string()),
-            Ok(Prepared::Gate { ask, choices, default, fields, routes, timeout_ms }) => {
+            Ok(Prepared::Gate { ask, choices, default, fields, routes, answerers, timeout_ms }) => {
                 let mut question = json!({ "ask": ask, "choices": choices });
                 if let Some(default) = default {
                     question["default"] = default.into();
@@ -71,6 +71,10 @@ impl HeldRun<'_, '_> {
                     if !value.is_null() {
                         question[key] = value;
                     }
+                }
+                let rule = serde_json::to_value(&answerers).unwrap_or_default();
+                for (key, value) in rule.as_object().into_iter().flatten() {
+                    question[key] = value.clone();
                 }
                 let question = question.to_string();
                 self.open_gate(step, GateKind::Question, &question, timeout_ms.map(|ms| ms as i64), 0)

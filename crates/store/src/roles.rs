@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Account, Actor, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan, Run, RunId, StepNo,
-    Thread, ThreadEvent, WorkerEvent, WorkerPresence,
+    StepStatus, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
 };
 
 use crate::backend::QueueRow;
@@ -528,6 +528,16 @@ impl Person<'_> {
         self.0
             .write_as_person(vec![id], move |session| ops::rewind_run(session, id, to, worker.as_ref()))
             .await
+    }
+
+    /// Skips a step of a live run. Returns its status afterwards.
+    pub async fn skip_step(self, run: RunId, step: StepNo) -> Result<StepStatus> {
+        self.0.write_as_person(vec![run], move |session| ops::skip_step(session, run, step)).await
+    }
+
+    /// Starts the next try of a step that waits for its delay. Returns the number of tries that start.
+    pub async fn retry_now(self, run: RunId, step: StepNo) -> Result<usize> {
+        self.0.write_as_person(vec![run], move |session| ops::retry_now(session, run, step)).await
     }
 
     /// Answers a gate.

@@ -22,7 +22,7 @@ pub struct TokenRow {
     pub name: Arc<str>,
     /// SHA-256 of the secret, in hexadecimal digits.
     pub hash: Arc<str>,
-    /// The scopes of the token, words separated by commas.
+    /// The scopes of the token: words separated by commas, or JSON if the token also has limits.
     pub scopes: Arc<str>,
     /// The time of creation (wall clock).
     pub created_ms: i64,
@@ -166,6 +166,8 @@ pub trait ServiceTables {
     fn tokens(&mut self) -> Result<Vec<TokenRow>>;
     /// Returns the token with this hash.
     fn token_by_hash(&mut self, hash: &str) -> Result<Option<TokenRow>>;
+    /// Sets the time at which a token expires (wall clock).
+    fn expire_token(&mut self, id: Id, at_ms: i64) -> Result<()>;
     /// Removes a token. Returns whether it existed.
     fn drop_token(&mut self, id: Id) -> Result<bool>;
 
@@ -214,28 +216,58 @@ impl Store {
 }
 
 impl Service<'_> {
-    /// Stores a token. Returns false if there is one of the same name.
-    pub async fn add_token(self, token: TokenRow) -> Result<bool> {
+    /// Stores a token. Returns false if there is one of the same name. `may` describes in words what the token permits.
+    pub async fn add_token(self, token: TokenRow, may: String) -> Result<bool> {
         self.0
             .write_as_person(Vec::new(), move |session| {
                 if session.db().tokens()?.iter().any(|other| other.name == token.name) {
                     return Ok(false);
                 }
                 session.db().put_token(&token)?;
-                session.note_act("token.created", &format!("{} ({})", token.name, token.scopes))?;
+                session.note_act("token.created", &format!("{} ({may})", token.name))?;
                 Ok(true)
             })
             .await
     }
 
-    /// Removes a token. Returns whether it existed.
+    /// Stores the new secret of a token, and has all earlier ones expire at `until_ms` (wall clock) at the latest. Secrets
+    /// of the token that have expired are removed. Returns false, and changes nothing, if there is no token `old`, or one
+    /// of its name is newer.
+    pub async fn rotate_token(self, old: Id, new: TokenRow, until_ms: i64) -> Result<bool> {
+        self.0
+            .write_as_person(Vec::new(), move |session| {
+                let now_ms = session.now().wall_ms;
+                let mut same = session.db().tokens()?;
+                same.retain(|token| token.name == new.name);
+                let Some(token) = same.iter().find(|token| token.id == old) else { return Ok(false) };
+                if same.iter().any(|other| other.created_ms > token.created_ms) {
+                    return Ok(false);
+                }
+                for other in &same {
+                    match other.expires_ms {
+                        Some(at) if at <= now_ms => drop(session.db().drop_token(other.id)?),
+                        Some(at) if at <= until_ms => {}
+                        _ => session.db().expire_token(other.id, until_ms)?,
+                    }
+                }
+                session.db().put_token(&new)?;
+                session.note_act("token.rotated", &new.name)?;
+                Ok(true)
+            })
+            .await
+    }
+
+    /// Removes a token with all its secrets. Returns whether it existed.
     pub async fn remove_token(self, id: Id) -> Result<bool> {
         self.0
             .write_as_person(Vec::new(), move |session| {
-                let token = session.db().tokens()?.into_iter().find(|token| token.id == id);
-                let Some(token) = token else { return Ok(false) };
+                let tokens = session.db().tokens()?;
+                let Some(token) = tokens.iter().find(|token| token.id == id) else { return Ok(false) };
                 session.note_act("token.removed", &token.name)?;
-                session.db().drop_token(id)
+                for same in tokens.iter().filter(|other| other.name == token.name) {
+                    session.db().drop_token(same.id)?;
+                }
+                Ok(true)
             })
             .await
     }

@@ -176,6 +176,11 @@ impl<'a> Session<'a> {
         self.by = Some(author.text());
     }
 
+    /// Returns the author of the operation, as `KIND:NAME`, if it is known.
+    pub(crate) fn author(&self) -> Option<Arc<str>> {
+        self.by.clone()
+    }
+
     /// Records an act of administration, which no table decides, with the author of this operation.
     pub(crate) fn note_act(&mut self, act: &'static str, subject: &str) -> Result<()> {
         let (at_ms, by) = (self.now.wall_ms, self.by.clone());

@@ -2,7 +2,7 @@
 
 mod end;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,22 +10,24 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sprag_pipeline::{Kind, Shell, StepSpec, render_step};
 use sprag_process::{
-    Capture, CrashMarks, Duplex, Error as ProcessError, LEASE_GRACE_MS, Order, Running, append_notes,
-    kill_orphans, make_private_folder, spawn, spawn_duplex,
+    Capture, CrashMarks, Duplex, Error as ProcessError, LEASE_GRACE_MS, Order, Running, Secrets,
+    append_notes, kill_orphans, make_private_folder, spawn, spawn_duplex,
 };
 use sprag_store::{Assignment, Ending};
 
+use crate::cache::Cache;
 use crate::control::{Control, Signal};
 use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
 use crate::files::Files;
 use crate::records::Records;
+use crate::sandbox::GitAccess;
+use crate::sealed::open_inputs;
 use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
-use end::with_warning;
-pub(crate) use end::{Work, failed, first_line};
+pub(crate) use end::{Work, failed, first_line, with_warning};
 
 /// The time that processes of an earlier attempt get to exit before the next attempt may start.
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(30);
@@ -124,10 +126,14 @@ impl Commands {
             Ok(entered) => entered,
             Err(ended) => return ended,
         };
-        let Some(entered) = entered else { return self.run_in(assignment, spec, None, &mut control).await };
+        let Some(entered) = entered else {
+            let ended = self.run_in(assignment, spec, None, &mut control).await;
+            return self.open_up(assignment, spec, None, ended).await;
+        };
         let ended = match self.begin(assignment, spec, &entered, &mut control).await {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
+                let ended = self.open_up(assignment, spec, Some(&entered.place), ended).await;
                 self.record(assignment, spec, &entered, ended).await
             }
             Err(ended) => ended,
@@ -227,6 +233,7 @@ impl Commands {
             timeout_ms: Some(due.setup.timeout_ms.unwrap_or(LONGEST_MS)),
             masks: of.masks.clone(),
             inherit: of.inherit.clone(),
+            sandbox: of.sandbox.clone(),
             ..StepSpec::new(kind)
         };
         let (mut order, places) = self
@@ -245,8 +252,53 @@ impl Commands {
         Err(failed(&json!({ "reason": "environment", "message": message, "tail": tail }), true))
     }
 
-    /// Runs the command and its checks in `place`, or in the folder where the run was started.
+    /// Runs the step's work in `place`, or in the folder where the run was started, with the files of its cache.
     async fn run_in(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&RunEnvironment>,
+        control: &mut Control,
+    ) -> Ended {
+        let Some(cached) = &spec.cache else {
+            return self.run_uncached(assignment, spec, place, control).await;
+        };
+        let dir = step_dir(assignment, spec, place).unwrap_or_else(|| PathBuf::from("."));
+        let use_cache = |save: bool| {
+            let (cache, cached, dir) = (Cache::of(self.files.data()), cached.clone(), dir.clone());
+            async move {
+                let work = move || {
+                    let (key, paths) = (&cached.key, &cached.paths);
+                    if save { cache.save(key, paths, &dir) } else { cache.restore(key, paths, &dir) }
+                };
+                tokio::task::spawn_blocking(work)
+                    .await
+                    .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            }
+        };
+        let found = use_cache(false).await;
+        let told = match &found {
+            Ok(Some(count)) => format!("cache {}: {count} files restored", cached.key),
+            Ok(None) => format!("cache {}: not found", cached.key),
+            Err(error) => format!("cache {}: not restored: {error}", cached.key),
+        };
+        self.remark(assignment, spec, &[told]);
+        let ended = self.run_uncached(assignment, spec, place, control).await;
+        if !matches!(ended, Ended::Report(Ending::Completed { .. })) || matches!(found, Ok(Some(_))) {
+            return ended;
+        }
+        match use_cache(true).await {
+            Ok(Some(count)) => {
+                self.remark(assignment, spec, &[format!("cache {}: {count} files kept", cached.key)]);
+                ended
+            }
+            Ok(None) => ended,
+            Err(error) => with_warning(ended, format!("cache {}: not kept: {error}", cached.key)),
+        }
+    }
+
+    /// Runs the command and its checks in `place`, or in the folder where the run was started.
+    async fn run_uncached(
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
@@ -279,15 +331,28 @@ impl Commands {
             let _ = std::fs::remove_file(&places.stdout);
         }
         let _ = std::fs::remove_file(&places.written);
-        ending
+        places.warnings.iter().cloned().fold(ending, with_warning)
     }
 
+    /// Returns the order for a step's command, and the places of its files.
     pub(crate) fn order(
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
         place: Option<&RunEnvironment>,
         control: &Control,
+    ) -> Result<(Order, Places), String> {
+        self.order_with(assignment, spec, place, control, GitAccess::Commit)
+    }
+
+    /// Returns an order as [`Commands::order`] does, with this access to the repository in a sandbox.
+    pub(crate) fn order_with(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&RunEnvironment>,
+        control: &Control,
+        access: GitAccess,
     ) -> Result<(Order, Places), String> {
         let id = assignment.lease.execution;
         let step = &assignment.name;
@@ -297,10 +362,7 @@ impl Commands {
         let mut order = Order::new(argv, self.files.log(id, step));
         let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
         let started_in = place.map(|place| place.dir.clone()).or(context.dir);
-        let dir = match (&started_in, &spec.dir) {
-            (Some(base), Some(dir)) => Some(base.join(dir)),
-            (base, dir) => base.clone().or_else(|| dir.as_ref().map(PathBuf::from)),
-        };
+        let dir = step_dir(assignment, spec, place);
         order.dir = dir.clone();
         order.label = format!("{} {step}", id.run);
         order.grace_ms = self.grace.as_millis() as u64;
@@ -329,13 +391,16 @@ impl Commands {
         if let Some(feedback) = &assignment.feedback {
             order.env.insert("SPRAG_FEEDBACK".into(), bounded(feedback));
         }
-        let places = Places {
+        let mut places = Places {
             dir,
+            base: started_in,
+            warnings: Vec::new(),
             stdout: self.files.stdout(id, step),
             written: self.files.written(id, step),
             kept: self.files.kept(id, step),
             withheld: self.files.withheld(id, step),
         };
+        self.enclose(&mut order, &mut places, assignment, spec, place, access)?;
         Ok((order, places))
     }
 
@@ -406,9 +471,30 @@ fn bounded(text: &str) -> String {
 }
 
 /// Returns the step with its templates filled in.
-pub fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
+///
+/// `data` is the data directory with the key of secret inputs.
+pub fn render(assignment: &Assignment, spec: &StepSpec, data: Option<&Path>) -> Result<StepSpec, String> {
     if let Some(why) = &assignment.unreadable {
         return Err(why.clone());
     }
-    render_step(spec, &spec.template_context(assignment.names())).map_err(|error| error.to_string())
+    let mut names = assignment.names();
+    let private = match data.filter(|_| !spec.secret_inputs.is_empty()) {
+        Some(data) => open_inputs(data, &spec.secret_inputs, &mut names["inputs"])?,
+        None => Vec::new(),
+    };
+    let rendered = render_step(spec, &spec.template_context(names)).map_err(|error| {
+        // The reason of a failed expression may show its values.
+        Secrets::new(&private).mask(&error.to_string())
+    })?;
+    Ok(StepSpec { private, ..rendered })
+}
+
+/// Returns the folder that a step works in; none if its run was started in no known folder.
+fn step_dir(assignment: &Assignment, spec: &StepSpec, place: Option<&RunEnvironment>) -> Option<PathBuf> {
+    let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
+    let base = place.map(|place| place.dir.clone()).or(context.dir);
+    match (base, &spec.dir) {
+        (Some(base), Some(dir)) => Some(base.join(dir)),
+        (base, dir) => base.or_else(|| dir.as_ref().map(PathBuf::from)),
+    }
 }

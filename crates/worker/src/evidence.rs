@@ -53,6 +53,10 @@ impl Patience {
 pub(crate) struct Places {
     /// The step's working directory; relative paths start there. None if the run has none.
     pub(crate) dir: Option<PathBuf>,
+    /// The folder of the run, in which `dir` starts. None if the run has none.
+    pub(crate) base: Option<PathBuf>,
+    /// Warnings about the step that are known before it starts.
+    pub(crate) warnings: Vec<String>,
     /// The captured stdout; written only if an output needs it.
     pub(crate) stdout: PathBuf,
     /// The file to which the command writes outputs by name; it exists only if the command has created it.

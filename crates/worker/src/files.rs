@@ -8,6 +8,7 @@
 //!   runs/RUN/STEP.ATTEMPT.events    the events of an agent, one line of JSON each
 //!   runs/RUN/STEP.session        the session of an agent step
 //!   runs/RUN/agent/STEP.ATTEMPT    files that an agent reads at its start; removed at its end
+//!   runs/RUN/sandbox/STEP.ATTEMPT    the private refs and the outputs of a sandboxed step; removed at its end
 //!   runs/RUN/STEP.lock           held by the processes of the step's present attempt
 //! ```
 //!
@@ -107,6 +108,11 @@ impl Files {
     /// Returns the folder for files that an attempt's agent reads at its start.
     pub(crate) fn scratch(&self, id: ExecutionId, step: &str) -> PathBuf {
         self.run(id.run).join("agent").join(name(id, step))
+    }
+
+    /// Returns the folder for the private files of an attempt's sandbox.
+    pub(crate) fn enclosure(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join("sandbox").join(name(id, step))
     }
 
     /// Returns the path of an attempt's captured stdout. The file is removed once it is read.

@@ -15,6 +15,8 @@ use crate::command::{Commands, render};
 use crate::context::{CallFacts, Context, StepLog};
 use crate::control::{Control, Signal, left, pause};
 use crate::files::Files;
+use crate::sealed::hide_sealed;
+use crate::secret_sources;
 use crate::secrets::{mask, masker};
 use crate::slots::{Ended, Runner, RunnerFuture};
 
@@ -108,7 +110,7 @@ impl Handlers {
             step: assignment.name.clone(),
             attempt: id.attempt,
             fence: assignment.lease.guard(),
-            inputs: serde_json::from_str(&assignment.inputs).unwrap_or(Value::Null),
+            inputs: shown_inputs(&assignment.inputs),
             feedback: assignment.feedback.as_deref().map(str::to_owned),
         };
         let log = self.files.as_ref().map(|files| files.log(id, &assignment.name));
@@ -187,6 +189,13 @@ fn failed(facts: Value, retriable: bool) -> Ended {
     Ended::Report(Ending::Failed { result: Some(facts.to_string().into()), retriable })
 }
 
+/// Returns the inputs of a run for a handler, without the values of secret ones.
+fn shown_inputs(inputs: &str) -> Value {
+    let mut inputs = serde_json::from_str(inputs).unwrap_or(Value::Null);
+    hide_sealed(&mut inputs);
+    inputs
+}
+
 impl Runner for Handlers {
     fn run<'a>(&'a self, assignment: &'a Assignment, control: Control) -> RunnerFuture<'a> {
         Box::pin(async move {
@@ -200,15 +209,19 @@ impl Runner for Handlers {
             let rendered = match &self.commands {
                 Some(commands) => {
                     let what = format!("{} {}", assignment.lease.execution.run, assignment.step().id);
-                    commands.marks.guarded(&what, || render(assignment, &spec)).and_then(|done| done)
+                    let data = Some(commands.files.data());
+                    commands.marks.guarded(&what, || render(assignment, &spec, data)).and_then(|done| done)
                 }
-                None => render(assignment, &spec),
+                None => render(assignment, &spec, None),
             };
             let mut spec = match rendered {
                 Ok(rendered) => rendered,
                 Err(message) => return failed(json!({ "reason": "template", "message": message }), false),
             };
             spec.masks.extend(credentials(&spec.agents));
+            if let Err(message) = secret_sources::read(&spec).await {
+                return failed(json!({ "reason": "secret", "message": message }), true);
+            }
             let secrets = masker(&spec);
             // Git runs hooks and filters, which are not steps of the pipeline, so they must not see the secrets.
             withhold(spec.masks.iter().map(String::as_str));

@@ -17,6 +17,7 @@ use crate::command::{Commands, Work, failed, first_line};
 use crate::control::{Control, Signal};
 use crate::entered::Entered;
 use crate::environment::stopped;
+use crate::sandbox::GitAccess;
 use crate::slots::Ended;
 
 /// The longest time that a landing waits for others and retries, unless its step has a timeout. It is long because
@@ -173,7 +174,7 @@ impl Commands {
     ) -> Result<Box<Verify>, Ended> {
         let spec = StepSpec { kind: kind.clone(), ..spec.clone() };
         let (order, places) = self
-            .order(assignment, &spec, Some(&entered.place), control)
+            .order_with(assignment, &spec, Some(&entered.place), control, GitAccess::Read)
             .map_err(|message| failed(&json!({ "reason": "could_not_start", "message": message }), false))?;
         let (commands, assignment, control) = (self.clone(), assignment.clone(), control.clone());
         let runtime = tokio::runtime::Handle::current();

@@ -11,6 +11,7 @@
 //! execution when the fence is taken away, by the store's answer or by its own clock.
 
 mod agent;
+mod cache;
 mod command;
 mod context;
 mod control;
@@ -23,6 +24,9 @@ mod landing;
 mod making;
 mod reclaim;
 mod records;
+mod sandbox;
+mod sealed;
+mod secret_sources;
 mod secrets;
 mod slots;
 pub mod wire;
@@ -47,6 +51,7 @@ pub use records::{
     Made, OnRecord, Provided, Records, RecordsFuture, Taken, ThreadOf, ThreadSaid, bury, last_finished,
     worked,
 };
+pub use sealed::{hide_sealed, open_inputs, seal_inputs};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 pub use work_source::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError};
 

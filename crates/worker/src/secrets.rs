@@ -7,6 +7,7 @@ use sprag_pipeline::StepSpec;
 use sprag_process::{Order, Secrets, inherited, variable};
 use sprag_store::Ending;
 
+use crate::secret_sources;
 use crate::slots::Ended;
 
 /// Adds the step's environment to an order: the inherited variables and its secrets. Also lists the values that the
@@ -16,9 +17,13 @@ pub(crate) fn equip(order: &mut Order, spec: &StepSpec) -> Result<(), String> {
         spec.masks.iter().filter(|name| !spec.secrets.contains(name)).cloned().collect();
     order.inherits = Some(inherited(&spec.inherit, &others));
     for name in &spec.secrets {
-        let value = variable(name)
-            .ok_or_else(|| format!("the secret {name} is not set in the worker's environment"))?;
-        let value = value.into_string().map_err(|_| format!("the secret {name} is not UTF-8 text"))?;
+        if !spec.sources.contains_key(name) {
+            let value = variable(name)
+                .ok_or_else(|| format!("the secret {name} is not set in the worker's environment"))?;
+            value.into_string().map_err(|_| format!("the secret {name} is not UTF-8 text"))?;
+        }
+        let value =
+            secret_sources::value(spec, name).ok_or_else(|| format!("the secret {name} was not read"))?;
         order.env.insert(name.clone(), value);
     }
     order.secrets = values(spec);
@@ -27,16 +32,19 @@ pub(crate) fn equip(order: &mut Order, spec: &StepSpec) -> Result<(), String> {
 
 /// Returns the masker for everything that the step leaves.
 pub(crate) fn masker(spec: &StepSpec) -> Secrets {
-    if spec.masks.is_empty() && spec.secrets.is_empty() {
+    if spec.masks.is_empty() && spec.secrets.is_empty() && spec.private.is_empty() {
         return Secrets::default();
     }
     Secrets::new(&values(spec))
 }
 
-/// Returns the values of all secrets that any step of the pipeline names, as far as they are set here.
+/// Returns the values of all secrets that any step of the pipeline names, as far as they are set here, and of its secret
+/// inputs.
 fn values(spec: &StepSpec) -> Vec<String> {
     let names = spec.masks.iter().chain(&spec.secrets);
-    names.filter_map(|name| variable(name).map(OsString::into_string)?.ok()).collect()
+    let set = names.filter_map(|name| variable(name).map(OsString::into_string)?.ok());
+    let read = if spec.masks.is_empty() { Vec::new() } else { secret_sources::all_read() };
+    set.chain(read).chain(spec.private.iter().cloned()).collect()
 }
 
 /// Masks the secrets in a step's ending: outputs, messages, feedback, warnings and everything else in its result.

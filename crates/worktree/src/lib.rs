@@ -52,6 +52,7 @@ mod refs;
 mod remove;
 mod repository;
 mod salvage;
+mod sandbox;
 mod setup;
 mod single_flight;
 mod snapshot;

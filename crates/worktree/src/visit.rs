@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The name of the lock file in the entry.
-const VISITS: &str = "sprag-visits";
+pub(crate) const VISITS: &str = "sprag-visits";
 /// The interval between two attempts to take the lock.
 const POLL_INTERVAL_MS: u64 = 10;
 
@@ -134,7 +134,15 @@ impl SharedWorktree {
         alone.attempt(|| format!("lock {} exclusively", self.path().display()))
     }
 
-    fn entry(&self) -> PathBuf {
+    pub(crate) fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    pub(crate) fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    pub(crate) fn entry(&self) -> PathBuf {
         self.repository.entries_dir().join(&self.mark.id)
     }
 }

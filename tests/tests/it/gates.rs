@@ -1,7 +1,7 @@
 //! Questions to people, waits for a time or a signal, and places in a group.
 
 use serde_json::{Value, json};
-use sprag_tests::{Sandbox, now_ms, until};
+use sprag_tests::{Sandbox, Server, now_ms, until};
 
 const RELEASE: &str = r#"
 steps:
@@ -365,4 +365,52 @@ fn c10_a_limit_holds_with_several_workers() {
         most = most.max(now);
     }
     assert!((1..=2).contains(&most), "{most}");
+}
+
+#[test]
+fn i02_a_gate_names_who_may_answer_and_the_server_keeps_to_it() {
+    const GUARDED: &str = "name: deploy\nsteps:\n  - id: ask\n    gate: { ask: 'Deploy?', answer_by: [ada, ci], not_by: starter }\n  - { id: ship, run: 'true' }\n";
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.sprag/pipelines/deploy.yaml", GUARDED);
+    let project = sandbox.path("project").display().to_string();
+    let token = |name: &str, scope: &str| {
+        sandbox.sprag(["token", "new", name, "--scope", scope]).expect(0).stdout.trim().to_owned()
+    };
+    let [ci, ada, bo] = ["ci", "ada", "bo"].map(|name| token(name, "run"));
+    let server = Server::start(&sandbox, &["--project", &project]);
+    let start = |body: &Value| server.request("POST", "/v1/runs").token(&ci).json(body).send();
+    let run =
+        start(&json!({ "pipeline": "deploy" })).expect(201).json()["id"].as_str().expect("an id").to_owned();
+    let gate = server.get(&format!("/v1/gates?run={run}"))["gates"][0].clone();
+    assert_eq!((&gate["answer_by"], &gate["not_by"]), (&json!(["ada", "ci"]), &json!("starter")));
+    let path = format!("/v1/gates/{}/answer", gate["id"].as_str().expect("a number"));
+    let answer =
+        |token: &str| server.request("POST", &path).token(token).json(&json!({ "choice": "yes" })).send();
+    // Neither the starter, nor one that is not listed, nor the server's own user.
+    for (token, who) in [(&ci, "token:ci"), (&bo, "token:bo"), (&server.token, "token:local")] {
+        let told = answer(token).problem(403, "forbidden");
+        let message = told["message"].as_str().expect("a message");
+        assert!(message.starts_with(who) && message.contains("for ada or ci, not the starter"), "{message}");
+    }
+    // Over MCP and on the command line it is the same rule.
+    let told = server.call_as(&ci, "gate_answer", &json!({ "run": run, "choice": "yes" }));
+    assert_eq!(told["error"], "forbidden", "{told}");
+    let told = server.call_as(&bo, "gate_list", &json!({}));
+    assert_eq!(told["gates"][0]["for"], "ada or ci, not the starter of the run", "{told}");
+    let told = sandbox.sprag(["approve", &run]).expect(1).stderr;
+    assert!(told.contains("may not answer"), "{told}");
+    let told = sandbox.sprag(["explain", &run]).expect(0).stdout;
+    assert!(told.contains("ada or ci, not the starter of the run"), "{told}");
+    let told = sandbox.sprag(["questions"]).expect(0).stdout;
+    assert!(told.contains("for ada or ci, not the starter of the run"), "{told}");
+    // The question cannot be left out either, and its names are no templates.
+    let told = start(&json!({ "pipeline": "deploy", "skip": ["ask"] })).expect(422).text();
+    assert!(told.contains("cannot be left out"), "{told}");
+    let chosen = GUARDED.replace("[ada, ci]", "['{{ inputs.who }}']");
+    let told = start(&json!({ "yaml": chosen })).expect(422).text();
+    assert!(told.contains("must not choose who answers"), "{told}");
+    answer(&ada).expect(200);
+    server.until(&run, "completed");
+    let audit = sandbox.sprag(["audit", "--act", "gate"]).expect(0).stdout;
+    assert!(audit.contains("token:ada"), "{audit}");
 }

@@ -267,7 +267,7 @@ async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
             let mut rendered = Err(String::new());
             let run = assignment.lease.execution.run;
             let guarded = app.store.evaluator().guard(run, assignment.step(), &mut || {
-                rendered = sprag_worker::render(assignment, &spec);
+                rendered = sprag_worker::render(assignment, &spec, None);
             });
             guarded.map_err(|error| error.to_string()).and(rendered)
         }

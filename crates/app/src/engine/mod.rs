@@ -351,7 +351,7 @@ impl Engine {
         let plan = pipeline.plan(&inputs)?;
         let has_environment = plan.environment.is_some();
         let labels = RunLabels::default().or_those_of(pipeline, &inputs)?;
-        let mut start = self.app.new_run(plan, &inputs).labelled(labels);
+        let mut start = self.app.new_run(plan, &inputs)?.labelled(labels);
         // The repository of an environment is looked for in this folder.
         if let (true, Ok(dir)) = (has_environment, std::env::current_dir()) {
             start = start.in_folder(dir);
@@ -361,7 +361,7 @@ impl Engine {
 
     /// Starts a run of a plan.
     pub async fn submit_plan(&self, plan: Arc<Plan>) -> Result<RunId, Error> {
-        let start = self.app.new_run(plan, &BTreeMap::new());
+        let start = self.app.new_run(plan, &BTreeMap::new())?;
         Ok(self.app.start_run(start).await?.run.id)
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepNo, StepStatus, WorkKind};
 use sprag_store::{
-    AccountBusy, AccountWait, ExecutionRow, GateKind, GateRow, Id, Now, Row, StepRow, WorkerRow, is_task,
-    step_name,
+    AccountBusy, AccountWait, ExecutionRow, GateKind, GateRow, Id, Now, Row, StepRow, WorkerRow,
+    answerers_of, is_task, step_name,
 };
 
 use super::{MOST_TOLD, Unsettled, Wait, gate_text, plural};
@@ -18,6 +18,9 @@ use crate::failures::why_attempt_failed;
 use crate::known::RunWithPlan;
 use crate::text::{plain, rfc3339};
 use crate::view::round_of;
+
+/// The most steps that an explanation names as holders of a run's places.
+const MOST_PLACES: usize = 4;
 
 impl Unsettled {
     /// Fills in its times as text.
@@ -117,7 +120,13 @@ impl View<'_> {
                 timeout => Some(self.wall(timeout)),
             };
             waiting.owner = match gate.kind {
-                GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
+                GateKind::Question => {
+                    let who = match answerers_of(&gate.question) {
+                        all if all.is_everyone() => "a person".to_owned(),
+                        some => plain(&some.to_string()),
+                    };
+                    format!("{who}: sprag approve {} {}", gate.run, self.name(step.no))
+                }
                 GateKind::Signal => {
                     format!("any program or person: sprag signal {} {}", gate.run, gate.question)
                 }
@@ -188,6 +197,11 @@ impl View<'_> {
             // The question of an agent comes before the attempt that asks it.
             Some(_) if self.is_asking(step) && self.outside(step, &mut waiting) => {}
             None if busy && self.outside(step, &mut waiting) => {}
+            None if step.skipped_by_when && !busy => {
+                waiting.wait = Wait::Needs;
+                waiting.waits_for = "its needs, to be skipped then".into();
+                waiting.owner = "none: a person skips it".into();
+            }
             None if step.rework_pending => {
                 waiting.waits_for = "the running steps that it sends back to stop".into();
             }
@@ -201,8 +215,11 @@ impl View<'_> {
                     .map(|other| format!("{} ({})", self.shown_name(other.no), other.status()))
                     .collect();
                 waiting.wait = Wait::Needs;
-                waiting.waits_for =
-                    if open.is_empty() { "its run to continue".into() } else { open.join(", ") };
+                waiting.waits_for = match self.taken_places(step) {
+                    _ if !open.is_empty() => open.join(", "),
+                    Some(taken) => taken,
+                    None => "its run to continue".into(),
+                };
                 waiting.owner = "none yet".into();
             }
             Some(row) => {
@@ -213,6 +230,29 @@ impl View<'_> {
             }
         }
         waiting
+    }
+
+    /// Describes the steps that keep a step from starting because of the run's `max_parallel`, if it has no place left.
+    fn taken_places(&self, step: &StepRow) -> Option<String> {
+        let plan = &self.known.plan;
+        let takes_place = |step: &StepRow| plan.step(step.node()).takes_place(step.item_of.is_some());
+        let limit = plan.max_parallel.filter(|_| takes_place(step))?;
+        let at_work: Vec<StepNo> = self
+            .steps
+            .iter()
+            .filter(|other| matches!(other.status(), StepStatus::Pending | StepStatus::Running))
+            .filter(|other| takes_place(other))
+            .map(|other| other.no)
+            .collect();
+        let shown: Vec<String> = at_work.iter().take(MOST_PLACES).map(|no| self.shown_name(*no)).collect();
+        let more = if at_work.len() > shown.len() { ", …" } else { "" };
+        let enough = at_work.len() >= limit as usize;
+        enough.then(|| {
+            format!(
+                "one of the {limit} places of its run (max_parallel): {}{more} must end",
+                shown.join(", ")
+            )
+        })
     }
 
     fn work(&self, row: &ExecutionRow, waiting: &mut Unsettled) {
@@ -256,7 +296,7 @@ impl View<'_> {
                     waiting.until_ms = Some(self.wall(row.lease_until_ms));
                 }
                 waiting.waits_for = if row.cancel_requested {
-                    "its processes to end: it was cancelled".into()
+                    "its processes to end: it was cancelled or skipped".into()
                 } else {
                     format!("attempt {} to end", row.id.attempt)
                 };

@@ -28,9 +28,7 @@ impl Verdict {
     /// Returns the verdict that a decision stands for.
     pub(super) fn of(decision: &TriggerDecision) -> Verdict {
         match decision {
-            TriggerDecision::Start(run) => {
-                Verdict::Start(serde_json::from_str(&run.new.inputs).unwrap_or_default())
-            }
+            TriggerDecision::Start(run) => Verdict::Start(crate::secret_inputs::shown(&run.new.inputs)),
             TriggerDecision::Skip(why) => Verdict::Skip(why.to_string()),
             TriggerDecision::Fail(why) => Verdict::Fail(why.to_string()),
         }
@@ -107,7 +105,8 @@ impl App {
         let hash = plan_hash(&plan);
         let mut chain = chain.to_vec();
         chain.push(rule.row.name.to_string());
-        let start = self.new_run(plan, &inputs).in_folder(rule.project.clone()).labelled(labels);
+        let start = self.new_run(plan, &inputs).map_err(|error| error.to_string())?;
+        let start = start.in_folder(rule.project.clone()).labelled(labels);
         let new = start.triggered_by(&rule.row.name, &chain).map_err(|error| error.to_string())?;
         let window = match &rule.trigger.debounce {
             Some(debounce) => {

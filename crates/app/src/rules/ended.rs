@@ -163,7 +163,7 @@ impl RuleKeeper {
             "name": labels.name,
             "labels": labels.labels,
             "reason": row.reason.as_deref(),
-            "inputs": serde_json::from_str(&row.inputs).unwrap_or(Value::Null),
+            "inputs": crate::secret_inputs::shown(&row.inputs),
             "outputs": outputs,
         } });
         if names.to_string().len() > LARGEST_EVENT

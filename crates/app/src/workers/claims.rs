@@ -33,7 +33,7 @@ impl RemoteWorker {
             stopping: Some(stopping),
         };
         let claimed = claim(&self.app, wanted).await?;
-        let given = claimed.into_iter().map(|assignment| given(assignment, received_ms)).collect();
+        let given = claimed.into_iter().map(|assignment| given(&self.app, assignment, received_ms)).collect();
         Ok(wire::Claimed { given })
     }
 

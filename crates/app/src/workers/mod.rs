@@ -99,6 +99,7 @@ fn refused(outcome: Outcome<Execution>) -> Error {
 }
 
 /// Returns an assignment with the length of its lease, counted from the moment when the request came.
-fn given(assignment: Assignment, received_ms: i64) -> wire::GivenWork {
+fn given(app: &App, assignment: Assignment, received_ms: i64) -> wire::GivenWork {
+    let assignment = app.with_secret_inputs(assignment);
     wire::GivenWork { lease_ms: assignment.lease_until_ms - received_ms, assignment }
 }

@@ -24,7 +24,7 @@ impl RemoteWorker {
         if !heard.before && !heard.finished.outcome.is_applied() {
             return Err(refused(heard.finished.outcome));
         }
-        let next = heard.finished.next.map(|assignment| given(assignment, received_ms));
+        let next = heard.finished.next.map(|assignment| given(&self.app, assignment, received_ms));
         Ok(wire::Finished { before: heard.before, next })
     }
 

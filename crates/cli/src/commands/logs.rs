@@ -30,8 +30,13 @@ pub(crate) async fn logs(
 ) -> Result<Exit, Failure> {
     let app = context.app()?;
     let since = options.since.as_deref().map(|text| start_of(text, app.now().wall_ms)).transpose()?;
-    let known = find_run(&app, run)?;
-    let only = step.map(|step| known.find_step(step, Some(&app))).transpose()?;
+    let mut known = find_run(&app, run)?;
+    let mut step = step.map(str::to_owned);
+    if let Some(named) = step.take() {
+        let (entered, inner) = known.enter(&app, &named)?;
+        (known, step) = (entered, Some(inner));
+    }
+    let only = step.map(|step| known.find_step(&step, Some(&app))).transpose()?;
     let LogOptions { follow, attempt, failed, .. } = *options;
     let wanted = LogSelection { app: &app, known: &known, only, attempt, failed };
     let lines = LineOptions {

@@ -91,6 +91,7 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
     checks.push(space(context));
     checks.push(supervisor(context).await);
     checks.push(containment());
+    checks.push(sandboxes());
     checks.extend(agents().await);
     if let Some(bus) = bus {
         checks.extend(broker(bus).await);
@@ -156,6 +157,19 @@ fn containment() -> Check {
         ),
     };
     Check { name: "processes", ok: true, told }
+}
+
+/// Reports whether the bounds that pipelines give their steps can be enforced here.
+fn sandboxes() -> Check {
+    let told = match (sprag_process::sandbox_support(), sprag_process::missing_limits().as_slice()) {
+        (Err(why), _) => format!("steps with `sandbox` do not start here: {why}"),
+        (Ok(()), []) => "files, network, memory, processors and processes of steps can be bounded".to_owned(),
+        (Ok(()), missing) => format!(
+            "files and network of steps can be bounded, but not {}; `Delegate=yes` in a systemd unit helps",
+            missing.join("; not ")
+        ),
+    };
+    Check { name: "sandbox", ok: true, told }
 }
 
 /// Checks whether a process holds the write lock of the database for longer than any transaction of Sprag needs.

@@ -35,6 +35,7 @@ mod run;
 mod serve;
 mod server;
 mod status;
+mod steps;
 mod task;
 mod thread;
 mod token;
@@ -100,6 +101,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
         }
+        Command::Retry { run, step: Some(step), now: true, detach, .. } => {
+            steps::retry_now(&context, run.as_deref(), &step, detach).await
+        }
+        Command::Skip { run, step, detach, .. } => steps::skip(&context, &run, &step, detach).await,
         Command::Retry { run, step, detach, .. } => {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
         }

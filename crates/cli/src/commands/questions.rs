@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sprag_app::view::GateView;
 use sprag_app::{App, GateKind, GateRow};
+use sprag_lifecycle::Answerers;
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
@@ -42,6 +43,9 @@ pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64, at: &st
         line(&format!("    {}", hanging(view["ask"].as_str().unwrap_or_default(), 4)));
         let choices = view["choices"].as_array().into_iter().flatten().filter_map(Value::as_str);
         line(&format!("    choices: {}", plain(&choices.collect::<Vec<_>>().join(", "))));
+        if let Some(who) = answerers(view) {
+            line(&format!("    for {who}"));
+        }
         for field in view["fields"].as_array().into_iter().flatten() {
             let word = |key: &str| field[key].as_str().unwrap_or_default();
             let required = if field["required"] == true { ", required" } else { "" };
@@ -52,6 +56,12 @@ pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64, at: &st
         line(&style.dim(&format!("    sprag approve {run} {step}{at} · sprag reject {run} {step}{at}")));
     }
     Ok(Exit::Ok)
+}
+
+/// Returns who may answer a question, in words; none if everyone may.
+fn answerers(view: &Value) -> Option<String> {
+    let rule: Answerers = serde_json::from_value(view.clone()).unwrap_or_default();
+    (!rule.is_everyone()).then(|| plain(&rule.to_string()))
 }
 
 /// Returns the open questions of all runs.

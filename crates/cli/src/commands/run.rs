@@ -97,7 +97,7 @@ pub(crate) async fn start_loaded(
     if let Some(told) = told.as_ref().filter(|_| !(context.json && options.detach)) {
         tell_uncommitted(context, told);
     }
-    let mut start = app.new_run(plan, &inputs).in_folder(dir);
+    let mut start = app.new_run(plan, &inputs)?.in_folder(dir);
     start = start.idempotency_key(options.idempotency_key.as_deref());
     start = start.labelled(labels).priority(options.priority);
     if options.fake_agents {

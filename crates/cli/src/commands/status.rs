@@ -1,9 +1,11 @@
 //! `sprag status`: a run and its steps.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use sprag_app::text::size;
-use sprag_app::view::{StatusView, is_not_run, round_of};
-use sprag_app::{ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
+use sprag_app::view::{StatusView, StepView, is_not_run, round_of};
+use sprag_app::{App, ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
 use super::ls::told_labels;
@@ -20,7 +22,7 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
     let waits = app.waiting_for(&known.run)?;
     if context.json {
         let view = StatusView::of(&known.run, &known.plan, &steps, &missing);
-        line(&json!(view.waiting(&known.plan, &steps, &waits)).to_string());
+        line(&json!(view.waiting(&known.plan, &steps, &waits).with_inner(&app)?).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
@@ -92,6 +94,11 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             why.or_else(|| about(&known, step)).unwrap_or_default()
         );
         line(text.trim_end());
+        for inner in inside(&app, &known, step)? {
+            let status = if inner.not_run { "not run" } else { inner.status };
+            let shown = style.status(&shown_status(status, inner.waiting_for), 0);
+            line(&format!("    {} {}  {shown}", style.sign(status), inner.id));
+        }
         if let Some(log) = missing.get(&step.no) {
             let told = format!(
                 "{} of its log are missing here: host {} has it in {}",
@@ -103,6 +110,13 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Returns the steps inside a step, with their whole names.
+fn inside(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<Vec<StepView>, Failure> {
+    let view = StatusView::of(&known.run, &known.plan, std::slice::from_ref(step), &BTreeMap::new());
+    let own = StatusView { steps: vec![StepView::of(&known.plan, step)], ..view };
+    Ok(own.with_inner(app)?.steps.into_iter().skip(1).collect())
 }
 
 /// Returns the warnings in a step's result.

@@ -29,7 +29,7 @@ pub(crate) async fn thread(context: &Context, command: &ThreadCommand) -> Result
 fn ls(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
     let run = run.map(|run| find_run(&app, Some(run))).transpose()?.map(|known| known.id());
-    let threads = app.threads(run)?;
+    let threads = app.threads(run, &sprag_app::Reach::default())?;
     if context.json {
         line(&json!(threads).to_string());
     } else if threads.is_empty() {

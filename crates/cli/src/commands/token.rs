@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use sprag_app::ErrorKind;
-use sprag_app::tokens::{Scope, TokenView};
+use sprag_app::TokenRow;
+use sprag_app::tokens::{Grant, Scope, TokenLimits, TokenView};
 
 use super::wait::parse_time;
 use crate::args::TokenCommand;
@@ -12,7 +13,13 @@ use crate::show::{line, local, plain, table};
 
 pub(crate) async fn token(context: &Context, command: &TokenCommand) -> Result<Exit, Failure> {
     match command {
-        TokenCommand::New { name, scopes, expires } => new(context, name, scopes, expires.as_deref()).await,
+        TokenCommand::New { name, scopes, expires, pipelines, queues, labels, hosts } => {
+            let labels = sprag_app::parse_labels(labels.iter().map(String::as_str))?;
+            let (pipelines, queues, hosts) = (pipelines.clone(), queues.clone(), hosts.clone());
+            let limits = TokenLimits { pipelines, queues, labels, hosts };
+            new(context, name, scopes, limits, expires.as_deref()).await
+        }
+        TokenCommand::Rotate { token, overlap } => rotate(context, token, overlap).await,
         TokenCommand::Ls => ls(context),
         TokenCommand::Rm { token } => rm(context, token).await,
     }
@@ -22,6 +29,7 @@ async fn new(
     context: &Context,
     name: &str,
     scopes: &[String],
+    limits: TokenLimits,
     expires: Option<&str>,
 ) -> Result<Exit, Failure> {
     let mut wanted = Vec::new();
@@ -33,19 +41,33 @@ async fn new(
     wanted.sort();
     wanted.dedup();
     let expires = expires.map(|text| parse_time("--expires", text)).transpose()?;
-    let added = context.app()?.add_token(name, &wanted, expires).await;
+    let added = context.app()?.add_token(name, &wanted, limits, expires).await;
     // An invalid name is a mistake in the command line.
     let (row, secret) = added.map_err(|error| match error.kind {
         ErrorKind::Refused => Failure { exit: Exit::Usage, ..error.into() },
         _ => error.into(),
     })?;
+    show_secret(context, &row, secret);
+    Ok(Exit::Ok)
+}
+
+fn show_secret(context: &Context, row: &TokenRow, secret: String) {
     if context.json {
-        let mut told = json!(TokenView::of(&row));
+        let mut told = json!(TokenView::of(row));
         told["token"] = secret.into();
         line(&told.to_string());
     } else {
         line(&secret);
         eprintln!("keep it: it is not shown again");
+    }
+}
+
+async fn rotate(context: &Context, token: &str, overlap: &str) -> Result<Exit, Failure> {
+    let time = parse_time("--overlap", overlap)?;
+    let (row, secret) = context.app()?.rotate_token(token, time).await?;
+    show_secret(context, &row, secret);
+    if !context.json {
+        eprintln!("the old secret is valid for {overlap}");
     }
     Ok(Exit::Ok)
 }
@@ -70,10 +92,13 @@ fn ls(context: &Context) -> Result<Exit, Failure> {
                 Some(at) if at <= now => "has ended".to_owned(),
                 Some(at) => local(at),
             };
-            vec![plain(&token.name), token.scopes.replace(',', ", "), local(token.created_ms), ends]
+            let Grant { scopes, limits, .. } = Grant::of(token);
+            let words: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+            let limits = if limits.is_empty() { "none".to_owned() } else { plain(&limits.to_string()) };
+            vec![plain(&token.name), words.join(", "), limits, local(token.created_ms), ends]
         })
         .collect();
-    table(context.style, &["NAME", "SCOPES", "CREATED", "ENDS"], &rows);
+    table(context.style, &["NAME", "SCOPES", "LIMITS", "CREATED", "ENDS"], &rows);
     Ok(Exit::Ok)
 }
 

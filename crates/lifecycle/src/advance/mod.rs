@@ -38,6 +38,9 @@ pub trait RunState {
     fn step(&mut self, no: StepNo) -> Result<StepNow, Self::Error>;
     /// Returns all unsettled steps in order, including steps with a pending rework.
     fn unsettled(&mut self) -> Result<Vec<StepNo>, Self::Error>;
+    /// Returns the number of pending and running steps and items that take a place of the run
+    /// ([`crate::PlanStep::takes_place`]).
+    fn at_work(&mut self) -> Result<u32, Self::Error>;
     /// Evaluates the step's `when`. The walk calls it once all needs are met.
     fn when_holds(&mut self, no: StepNo) -> Result<bool, Self::Error>;
     /// Evaluates the step's `repeat` after a successful attempt.
@@ -45,7 +48,7 @@ pub trait RunState {
     /// Returns the items that the current attempt of a fan-out created, in order; only the unsettled ones if
     /// `unsettled`.
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
-    /// Returns the first `limit` requeued items of a fan-out, in order.
+    /// Returns the first `limit` waiting items of a fan-out, in order.
     fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>, Self::Error>;
 
     /// Returns the tasks that need this task of a board, in order.
@@ -180,7 +183,8 @@ pub struct StepNow {
     pub repeats: u32,
     /// The counts of its needs.
     pub needs: Needs,
-    /// Whether it was skipped because its `when` was false. It then counts as met.
+    /// Whether it was skipped because its `when` was false or a person skipped it: it then counts as met. In a step
+    /// that is not settled: whether a person skips it.
     pub skipped_by_when: bool,
     /// Whether it failed and its rework waits until the steps to reset are idle.
     pub rework_pending: bool,
@@ -258,7 +262,7 @@ pub enum StepMove {
     },
     /// The step will not run.
     Skipped {
-        /// Whether its own `when` is false; otherwise a need is broken.
+        /// Whether its own `when` is false or a person skips it; otherwise a need is broken.
         by_when: bool,
     },
     /// The work was stopped, or there was none.

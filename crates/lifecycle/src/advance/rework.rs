@@ -64,6 +64,7 @@ pub(super) fn continue_rework<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -
 }
 
 fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo) -> Result<(), S::Error> {
+    walk.at_work = None;
     // The failed step comes last, because its feedback is read from its current attempt.
     for no in set.iter().filter(|no| **no != by).chain([&by]) {
         let step = walk.state.step(*no)?;

@@ -39,7 +39,7 @@ pub fn cancel_item<S: RunState>(state: &mut S, no: StepNo) -> Result<bool, S::Er
     if state.run().status != RunStatus::Running || state.step(no)?.status.is_settled() {
         return Ok(false);
     }
-    let mut walk = Walk { plan: state.plan(), state, agenda: Default::default() };
+    let mut walk = Walk { plan: state.plan(), state, agenda: Default::default(), at_work: None };
     match walk.state.step(no)?.status {
         StepStatus::Waiting => {
             walk.leave_queue(no)?;

@@ -26,7 +26,7 @@ pub fn advance<S: RunState>(
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
     }
-    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() }.run()
+    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect(), at_work: None }.run()
 }
 
 /// Recounts every need and every item from the steps themselves, then visits all steps.
@@ -59,7 +59,7 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
         state.set_tally(tally)?;
     }
     // Report a failure that a crash kept from being reported.
-    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state };
+    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state, at_work: None };
     walk.observe_failure()?;
     walk.run()
 }
@@ -108,6 +108,8 @@ pub(super) struct Walk<'s, S> {
     pub(super) plan: Arc<Plan>,
     pub(super) state: &'s mut S,
     pub(super) agenda: BTreeSet<StepNo>,
+    /// The number of taken places of the run, while it is known. Every change of a status forgets it.
+    pub(super) at_work: Option<u32>,
 }
 
 /// The actions that the run, and the fan-out of an item, allow.
@@ -207,15 +209,54 @@ impl<S: RunState> Walk<'_, S> {
         if !early && step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
-        self.leave_queue(no)?;
-        if self.is_skipped_with(step)? {
+        if step.skipped_by_when || self.is_skipped_with(step)? {
+            self.leave_queue(no)?;
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
+        if self.takes_place(step) && self.places()? == 0 {
+            // The step that frees a place visits it again.
+            return Ok(());
+        }
+        self.leave_queue(no)?;
         if !self.state.when_holds(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
+        self.at_work = None;
         self.state.move_step(no, StepMove::Ready)?;
         self.start_work(no)
+    }
+
+    /// Returns whether the step or item takes a place of the run while it is pending or running.
+    fn takes_place(&self, step: &StepNow) -> bool {
+        self.planned(step).takes_place(step.item_of.is_some())
+    }
+
+    /// Returns the number of steps that may still start before the run's limit is reached.
+    fn places(&mut self) -> Result<u32, S::Error> {
+        let Some(limit) = self.plan.max_parallel.filter(|_| !mutant!(RunLimitIgnored)) else {
+            return Ok(u32::MAX);
+        };
+        let taken = match self.at_work {
+            Some(taken) => taken,
+            None => self.state.at_work()?,
+        };
+        self.at_work = Some(taken);
+        Ok(limit.saturating_sub(taken))
+    }
+
+    /// Visits the steps that may wait for the place that this step, which is about to end, takes.
+    pub(super) fn free_place(&mut self, step: &StepNow) -> Result<(), S::Error> {
+        self.at_work = None;
+        if self.plan.max_parallel.is_some()
+            && is_started(step.status)
+            && self.takes_place(step)
+            && !mutant!(FreePlaceForgotten)
+        {
+            // A fan-out visits its own items.
+            let planned = self.plan.steps.len() as StepNo;
+            self.agenda.extend(self.state.unsettled()?.into_iter().filter(|no| *no < planned));
+        }
+        Ok(())
     }
 
     /// Returns whether enough needs of a step are done, if it needs only some of them.
@@ -239,7 +280,8 @@ impl<S: RunState> Walk<'_, S> {
             return Ok(false);
         }
         for earlier in &planned.skipped_with {
-            if self.state.step(*earlier)?.skipped_by_when {
+            let earlier = self.state.step(*earlier)?;
+            if earlier.skipped_by_when && earlier.status == StepStatus::Skipped {
                 return Ok(true);
             }
         }
@@ -300,6 +342,7 @@ impl<S: RunState> Walk<'_, S> {
 
     fn visit_working(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
         match step.work {
+            _ if step.skipped_by_when => self.skip_working(no, step),
             // The previous writer died before it created the work: create it now.
             Work::None if allowed == Allowed::Start => self.start_work(no),
             Work::None => self.settle(no, StepMove::Cancelled),
@@ -349,6 +392,29 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
+    /// Stops the work of a step that a person skips, and skips it once the work has ended. Work that succeeded before it
+    /// could be stopped counts.
+    fn skip_working(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
+        let has_begun = matches!(step.work, Work::Live { .. } | Work::Ended(WorkEnd::Succeeded));
+        if step.status == StepStatus::Pending && has_begun {
+            self.state.move_step(no, StepMove::Started)?;
+        }
+        match step.work {
+            Work::Unreceived | Work::Open => self.stop_now(no),
+            Work::Live { ending: false } => {
+                self.state.stop_work(no)?;
+                // A child run without live work ends at once.
+                if matches!(self.state.step(no)?.work, Work::Ended(_)) {
+                    self.agenda.insert(no);
+                }
+                Ok(())
+            }
+            Work::Live { ending: true } => Ok(()),
+            Work::Ended(WorkEnd::Succeeded) => self.settle(no, StepMove::Succeeded),
+            Work::None | Work::Ended(_) => self.settle(no, StepMove::Skipped { by_when: true }),
+        }
+    }
+
     /// Starts another round of a step with `repeat`, or settles the step. A run that stops starts no more rounds.
     fn end_round(&mut self, no: StepNo, step: &StepNow, max: u32, allowed: Allowed) -> Result<(), S::Error> {
         let next = self.state.next_round(no)?;
@@ -389,16 +455,29 @@ impl<S: RunState> Walk<'_, S> {
             self.state.move_step(no, StepMove::Started)?;
         }
         let bound = self.max_live_items(step);
+        if step.skipped_by_when && !items.ending {
+            items.ending = true;
+            self.state.set_items(no, items)?;
+            self.agenda.extend(self.state.items(no, true)?);
+        }
         if allowed == Allowed::Start && !items.ending {
             // A board's tasks are visited when they are reset and when a need settles. All of them are visited
             // only when the board continues.
-            if items.requeued > 0 && (!is_open(self.planned(step)) || step.status == StepStatus::Pending) {
+            let is_limited = self.plan.max_parallel.is_some() && self.planned(step).takes_place(true);
+            let mut places = if is_limited { self.places()? } else { u32::MAX };
+            if is_limited {
+                let waiting = self.state.waiting_items(no, places)?;
+                places -= waiting.len() as u32;
+                self.agenda.extend(waiting);
+            } else if items.requeued > 0
+                && (!is_open(self.planned(step)) || step.status == StepStatus::Pending)
+            {
                 self.agenda.extend(self.state.waiting_items(no, items.room(bound))?);
             }
             let was = items.created;
             while items.created < items.total
                 && items.created - items.settled < bound
-                && items.created - was < MAX_NEW_ITEMS
+                && items.created - was < places.min(MAX_NEW_ITEMS)
             {
                 let item = self.state.add_item(no)?;
                 self.agenda.insert(item);
@@ -418,6 +497,7 @@ impl<S: RunState> Walk<'_, S> {
         };
         match end {
             WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
+            _ if step.skipped_by_when => self.settle(no, StepMove::Skipped { by_when: true }),
             WorkEnd::Cancelled => self.settle(no, StepMove::Cancelled),
             _ => self.fail(no, step),
         }
@@ -448,6 +528,7 @@ impl<S: RunState> Walk<'_, S> {
             OnFail::Fail | OnFail::Continue => false,
         };
         if rework {
+            self.free_place(step)?;
             self.state.move_step(no, StepMove::Failed { rework: true })?;
             self.agenda.insert(no);
             Ok(())
@@ -458,6 +539,8 @@ impl<S: RunState> Walk<'_, S> {
 
     /// Reports the event that settles the step, and updates its dependents.
     pub(super) fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
+        let step = self.state.step(no)?;
+        self.free_place(&step)?;
         self.state.move_step(no, to)?;
         // The waiting items of a requeued fan-out settle together with it.
         if self.state.step(no)?.items.is_some_and(|items| items.requeued > 0) {

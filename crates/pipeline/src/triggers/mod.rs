@@ -215,6 +215,7 @@ impl Pipeline {
             text: self.source.text.clone(),
             children: self.children().collect(),
             prompts: self.prompts().collect(),
+            outer: None,
         }
     }
 

@@ -3,14 +3,19 @@
 
 use std::{
     fs, io,
-    os::{fd::OwnedFd, unix::process::CommandExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     path::Path,
     process::{Command, Stdio},
 };
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use crate::{NotStarted, Order, Reason, Started, cgroup::Cgroup, sys, table::Stat};
+use crate::{
+    NotStarted, Order, Reason, Started, cgroup::Cgroup, limits::LimitGroup, sandbox, sys, table::Stat,
+};
 
 /// The running command and its output pipes.
 pub(super) struct Child {
@@ -20,15 +25,37 @@ pub(super) struct Child {
     pub(super) err: OwnedFd,
 }
 
-/// Starts the command of the order in its cgroup, or returns why that failed.
-pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Reason> {
+/// Starts the command of the order in its cgroups and its sandbox, or returns why that failed. `lock` is the descriptor of
+/// the owner lock.
+pub(super) fn start(
+    order: &Order,
+    cgroup: Option<&Cgroup>,
+    limits: Option<&LimitGroup>,
+    lock: Option<i32>,
+) -> Result<Child, Reason> {
     let Some((program, arguments)) = order.argv.split_first() else {
         return Err(not_started(NotStarted::NotFound, "the command is empty".to_owned()));
     };
     if let Some(dir) = &order.dir {
         check_dir(dir)?;
     }
-    let mut command = Command::new(program);
+    let isolated = order.sandbox.as_ref().filter(|sandbox| sandbox.isolated);
+    let in_sandbox = |error: io::Error| {
+        let message = format!("could not make the sandbox: {error}");
+        not_started(NotStarted::Sandbox, message)
+    };
+    let filter = match isolated {
+        Some(sandbox) => sandbox::filter_file(sandbox.network).map_err(in_sandbox)?,
+        None => None,
+    };
+    let (program, arguments) = match isolated {
+        Some(sandbox) => {
+            let filter = filter.as_ref().map(AsRawFd::as_raw_fd);
+            sandbox::command_line(sandbox, &order.argv, order.dir.as_deref(), filter, lock)
+        }
+        None => (program.clone(), arguments.to_vec()),
+    };
+    let mut command = Command::new(&program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(wire) = order.wire {
         let (input, output) = sys::inherited_pipes(wire.stdin, wire.stdout).map_err(|error| {
@@ -42,7 +69,14 @@ pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Rea
         command.current_dir(dir);
     }
     let supervisor = getpid();
-    let procs_file = cgroup.and_then(|cgroup| cgroup.procs_file().ok());
+    // A cgroup with limits contains the tree as well.
+    let procs_file = match limits.and_then(LimitGroup::tree) {
+        Some(_) => None,
+        None => cgroup.and_then(|cgroup| cgroup.procs_file().ok()),
+    };
+    let limit_files =
+        limits.map(LimitGroup::procs_files).transpose().map_err(in_sandbox)?.unwrap_or_default();
+    let best_effort = order.sandbox.as_ref().is_some_and(|sandbox| sandbox.best_effort);
     // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
@@ -56,10 +90,17 @@ pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Rea
             if let Some(procs_file) = &procs_file {
                 let _ = rustix::io::write(procs_file, b"0");
             }
+            for file in &limit_files {
+                if let Err(error) = rustix::io::write(file, b"0")
+                    && !best_effort
+                {
+                    return Err(error.into());
+                }
+            }
             sys::reset_signals()
         });
     }
-    let child = command.spawn().map_err(|error| explain(order, program, &error))?;
+    let child = command.spawn().map_err(|error| explain(order, &program, &error))?;
     let pid = child.id() as i32;
     // It has not been reaped yet, so it is in the table, at least as a zombie.
     let start_time = Stat::of(pid).ok().flatten().map_or(0, |stat| stat.start_time);

@@ -31,8 +31,17 @@ pub(super) struct TreeStop {
 
 impl TreeStop {
     /// Sends TERM to all processes. Returns the number of living ones.
-    pub(super) fn start(reason: Reason, main_pid: i32, now_ms: u64, grace_ms: u64) -> (Self, u32) {
-        let terminated = terminate_all(main_pid);
+    ///
+    /// In a sandbox `main_pid` is bubblewrap, which has no handler for TERM and whose end kills the others at once. It
+    /// ends when the command does.
+    pub(super) fn start(
+        reason: Reason,
+        main_pid: i32,
+        now_ms: u64,
+        grace_ms: u64,
+        is_isolated: bool,
+    ) -> (Self, u32) {
+        let terminated = terminate_all(main_pid, is_isolated);
         let stopping = TreeStop {
             reason,
             kill_at_ms: now_ms.saturating_add(grace_ms),
@@ -88,8 +97,10 @@ impl TreeStop {
     }
 }
 
-fn terminate_all(main_pid: i32) -> u32 {
+fn terminate_all(main_pid: i32, is_isolated: bool) -> u32 {
     let mut terminated = HashSet::new();
+    let mut spared = 0;
+    let own = getpid().as_raw_pid();
     for _ in 0..TERM_PASSES {
         let Ok(living) = living() else {
             signal_group(main_pid, Signal::TERM);
@@ -98,6 +109,11 @@ fn terminate_all(main_pid: i32) -> u32 {
         let before = terminated.len();
         for stat in living {
             if terminated.insert((stat.pid, stat.start_time)) {
+                // The processes of bubblewrap: the outer one, and process 1 of the namespace below it or below us.
+                if is_isolated && (stat.ppid == own || stat.ppid == main_pid) {
+                    spared += 1;
+                    continue;
+                }
                 stat.signal(Signal::TERM);
                 if stat.is_stopped() {
                     stat.signal(Signal::CONT);
@@ -108,7 +124,7 @@ fn terminate_all(main_pid: i32) -> u32 {
             break;
         }
     }
-    terminated.len() as u32
+    terminated.len() as u32 - spared
 }
 
 fn living() -> std::io::Result<Vec<Stat>> {

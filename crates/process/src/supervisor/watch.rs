@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     Ended, Order, Reason, clock,
+    limits::LimitGroup,
     log::Stream,
     order::{Command, LEASE_GRACE_MS},
     sys,
@@ -33,8 +34,12 @@ const REAPS_PER_TURN: usize = 1_000;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// The interval between two checks whether the kernel has killed a process because of the limit on memory. Where it
+/// kills one process, the rest of the tree is killed then.
+const MEMORY_CHECK_MS: u64 = 250;
+
 /// The state of the loop.
-pub(super) struct Watch {
+pub(super) struct Watch<'l> {
     pid: i32,
     status: Option<WaitStatus>,
     leftovers: u32,
@@ -47,9 +52,14 @@ pub(super) struct Watch {
     signals: OwnedFd,
     outputs: [Output; 2],
     sinks: Sinks,
+    limits: Option<&'l LimitGroup>,
+    memory_check_ms: Option<u64>,
+    is_isolated: bool,
+    memory_bytes: Option<u64>,
+    processes: Option<u32>,
 }
 
-impl Watch {
+impl<'l> Watch<'l> {
     pub(super) fn new(
         child: Child,
         order: &Order,
@@ -57,6 +67,7 @@ impl Watch {
         inbox: Inbox,
         signals: OwnedFd,
         sinks: Sinks,
+        limits: Option<&'l LimitGroup>,
     ) -> Self {
         // This cannot fail on a pipe. A blocking pipe would only delay the loop.
         let _ = child.out.iter().chain([&child.err]).try_for_each(sys::set_nonblocking);
@@ -74,6 +85,13 @@ impl Watch {
             signals,
             outputs: [Output::new(child.out, Stream::Out), Output::new(Some(child.err), Stream::Err)],
             sinks,
+            limits,
+            memory_check_ms: limits
+                .is_some_and(LimitGroup::limits_memory)
+                .then(|| started_ms.saturating_add(MEMORY_CHECK_MS)),
+            is_isolated: order.sandbox.as_ref().is_some_and(|sandbox| sandbox.isolated),
+            memory_bytes: order.sandbox.as_ref().and_then(|sandbox| sandbox.limits.memory_bytes),
+            processes: order.sandbox.as_ref().and_then(|sandbox| sandbox.limits.processes),
         }
     }
 
@@ -136,6 +154,13 @@ impl Watch {
 
     fn check_deadlines(&mut self, now_ms: u64) {
         let passed = |deadline: Option<u64>| deadline.is_some_and(|at_ms| at_ms <= now_ms);
+        if passed(self.memory_check_ms) {
+            self.memory_check_ms = Some(now_ms.saturating_add(MEMORY_CHECK_MS));
+            if self.memory_kills() > 0 {
+                self.stop(Reason::MemoryLimit, now_ms, 0);
+                self.kill_by(now_ms);
+            }
+        }
         if self.status.is_some() {
             self.stop(Reason::Exited, now_ms, self.grace_ms);
         } else if passed(self.lease_until_ms) {
@@ -154,7 +179,7 @@ impl Watch {
         }
         let exited = self.status.is_some();
         let reason = if exited { Reason::Exited } else { reason };
-        let (stopping, terminated) = TreeStop::start(reason, self.pid, now_ms, grace_ms);
+        let (stopping, terminated) = TreeStop::start(reason, self.pid, now_ms, grace_ms, self.is_isolated);
         self.stopping = Some(stopping);
         if exited && terminated > 0 {
             self.leftovers = terminated;
@@ -201,16 +226,43 @@ impl Watch {
             Some(stopping) => [Some(stopping.due_ms()), None],
             None => [self.timeout_at_ms, self.lease_until_ms],
         };
+        let memory_check_ms = self.memory_check_ms.filter(|_| self.stopping.is_none());
         let quiet = self.outputs.iter().map(Output::flush_at_ms);
-        stopping.into_iter().chain(quiet).flatten().min()
+        stopping.into_iter().chain([memory_check_ms]).chain(quiet).flatten().min()
     }
 
-    fn report(self) -> Ended {
+    fn memory_kills(&self) -> u64 {
+        self.limits.map_or(0, LimitGroup::memory_kills)
+    }
+
+    /// Returns the reason for the end, and the limits that were reached, for people.
+    fn limits_reached(&self) -> (Reason, Vec<String>) {
+        let reason = self.stopping.as_ref().map_or(Reason::Exited, |stopping| stopping.reason.clone());
+        let mut warnings = Vec::new();
+        let is_over = reason == Reason::MemoryLimit || self.memory_kills() > 0;
+        if let Some(bytes) = self.memory_bytes.filter(|_| is_over) {
+            warnings.push(format!("it used more than its memory limit of {} and was killed", size(bytes)));
+        }
+        if let (Some(most), refused @ 1..) =
+            (self.processes, self.limits.map_or(0, LimitGroup::refused_processes))
+        {
+            let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
+            warnings.push(format!("it reached its limit of {most} processes {times}"));
+        }
+        let reason = if is_over && reason == Reason::Exited { Reason::MemoryLimit } else { reason };
+        (reason, warnings)
+    }
+
+    fn report(mut self) -> Ended {
+        let (reason, warnings) = self.limits_reached();
+        for warning in &warnings {
+            self.sinks.log.note(&format!("sprag: {warning}"));
+        }
         let (log_dropped_bytes, log_error) = self.sinks.log.finish();
         let (capture_dropped_bytes, capture_error) =
             self.sinks.capture.map_or((0, None), |capture| capture.finish());
         Ended {
-            reason: self.stopping.map_or(Reason::Exited, |stopping| stopping.reason),
+            reason,
             exit_code: self.status.and_then(WaitStatus::exit_status),
             signal: self.status.and_then(WaitStatus::terminating_signal),
             leftovers: self.leftovers,
@@ -219,6 +271,14 @@ impl Watch {
             log_error,
             capture_dropped_bytes,
             capture_error,
+            warnings,
         }
     }
+}
+
+/// Returns a size for people.
+fn size(bytes: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let fitting = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    fitting.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }

@@ -6,5 +6,6 @@ mod ends;
 mod escapes;
 mod locks;
 mod logs;
+mod sandboxes;
 mod trees;
 mod wires;

@@ -27,8 +27,10 @@ struct Accounts {
 
 /// List accounts of coding agents
 #[utoipa::path(get, path = "/v1/accounts", tag = "accounts", responses((status = 200, body = Accounts)))]
-async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Accounts>> {
-    let accounts = app.blocking(|app| Ok(app.core().accounts()?)).await?;
+async fn list(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<Accounts>> {
+    let mut accounts = app.blocking(|app| Ok(app.core().accounts()?)).await?;
+    // Accounts belong to no pipeline: runs of all of them share one.
+    accounts.retain(|_| caller.reach.is_everything());
     Ok(Json(Accounts { accounts }))
 }
 

@@ -98,13 +98,21 @@ struct WhichBoards {
 /// List boards
 #[utoipa::path(get, path = "/v1/boards", tag = "boards", params(WhichBoards), responses((status = 200, body = Boards)))]
 async fn list(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(which): Query<WhichBoards>,
 ) -> Answer<Json<Boards>> {
     let limit = limit(which.limit)?;
-    let boards = app.blocking(move |app| Ok(boards::list(app.core(), which.all, limit)?)).await?;
-    Ok(Json(Boards { boards }))
+    app.blocking(move |app| {
+        let mut listed = Vec::new();
+        for board in boards::list(app.core(), which.all, limit)? {
+            if app.core().reaches_shown(&caller.reach, &board.run)? {
+                listed.push(board);
+            }
+        }
+        Ok(Json(Boards { boards: listed }))
+    })
+    .await
 }
 
 /// Create a board
@@ -116,7 +124,12 @@ async fn list(
         (status = 422, description = "Problem: the name or another field is not valid"),
     )
 )]
-async fn create(_: MayRun, State(app): State<ServerState>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
+async fn create(
+    MayRun(caller): MayRun,
+    State(app): State<ServerState>,
+    Json(spec): Json<BoardSpec>,
+) -> Answer<Response> {
+    caller.reach.check_board(&spec.name, spec.queue.as_deref())?;
     let made = boards::create(app.core(), &spec).await?;
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }
@@ -254,12 +267,13 @@ async fn tasks(
     )
 )]
 async fn add(
-    _: MayRun,
+    MayRun(caller): MayRun,
     State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Json(new): Json<NewTasks>,
 ) -> Answer<Json<Added>> {
     let board = known(&app, name).await?;
+    caller.reach.check_queues(new.tasks.iter().filter_map(|task| task.queue.as_deref()))?;
     Ok(Json(Added { tasks: boards::add_tasks(app.core(), &board, &new.tasks).await? }))
 }
 

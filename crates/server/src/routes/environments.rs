@@ -43,7 +43,7 @@ struct Environments {
     responses((status = 200, body = Environments))
 )]
 async fn list(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(which): Query<Which>,
 ) -> Answer<Json<Environments>> {
@@ -54,7 +54,13 @@ async fn list(
             Some(run) => app.core().environments_of(run)?,
             None => app.core().environments(which.all)?,
         };
-        Ok(Json(Environments { environments: rows.iter().map(|row| view(app, row)).collect() }))
+        let mut environments = Vec::new();
+        for row in &rows {
+            if app.core().reaches_environment(&caller.reach, row)? {
+                environments.push(view(app, row));
+            }
+        }
+        Ok(Json(Environments { environments }))
     })
     .await
 }

@@ -1,6 +1,6 @@
 //! The journal: past events by the page, and new ones as a stream.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use sprag_app::view::EntryView;
-use sprag_app::{JournalPage, Names, RefusedView, RunId};
+use sprag_app::{JournalPage, Names, Reach, ReachedRuns, RefusedView, RunId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
@@ -80,7 +80,7 @@ impl EventFilter {
     responses((status = 200, body = String, content_type = "text/event-stream"))
 )]
 async fn events(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     headers: HeaderMap,
     Query(which): Query<Which>,
@@ -101,7 +101,9 @@ async fn events(
         None => app.blocking(|app| Ok(app.core().last_seq()?)).await?,
     };
     let hints = which.hints.then(|| app.feed().subscribe_to_hints());
-    let reader = Reader { app: app.clone(), wanted, after, live, hints, behind: true };
+    let reached = Arc::new(Mutex::new(ReachedRuns::new(caller.reach.clone())));
+    let reader =
+        Reader { app: app.clone(), wanted, reach: caller.reach, reached, after, live, hints, behind: true };
     Ok(stream::respond(&app, reader))
 }
 
@@ -119,6 +121,9 @@ async fn board_run(app: &ServerState, name: String) -> Answer<RunId> {
 struct Reader {
     app: ServerState,
     wanted: EventFilter,
+    /// The runs that the reader may be told of.
+    reach: Reach,
+    reached: Arc<Mutex<ReachedRuns>>,
     /// The number up to which every entry was sent, or was not wanted.
     after: u64,
     live: Receiver<Arc<Batch>>,
@@ -149,36 +154,54 @@ impl Reader {
             Some(last) if self.behind => last.seq,
             _ => after.max(last_seq),
         };
-        Some(self.write(&told))
+        Some(self.write(&told).await)
     }
 
-    fn write(&self, told: &[Told]) -> Bytes {
+    async fn write(&mut self, told: &[Told]) -> Bytes {
         let mut out = BytesMut::new();
-        for told in told.iter().filter(|told| self.wanted.wants(told)) {
-            stream::event(&mut out, told.seq, told.event, &told.json);
+        for told in told {
+            if self.wanted.wants(told) && self.reaches(told.run).await {
+                stream::event(&mut out, told.seq, told.event, &told.json);
+            }
         }
         out.freeze()
     }
 
+    /// Whether the reader may be told of this run. It is not told of a run whose limits cannot be checked.
+    async fn reaches(&mut self, run: Option<RunId>) -> bool {
+        if self.reach.is_everything() {
+            return true;
+        }
+        let reached = Arc::clone(&self.reached);
+        let looked = self.app.blocking(move |app| {
+            let mut reached = reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            Ok(reached.has(app.core(), run)?)
+        });
+        looked.await.unwrap_or(false)
+    }
+
     /// Returns a hint, if this reader wants it.
-    fn hint(&self, hint: &Hint) -> Option<Bytes> {
+    async fn hint(&mut self, hint: &Hint) -> Option<Bytes> {
         let wanted = self.wanted.run.is_none_or(|run| hint.run == Some(run));
-        wanted.then(|| {
-            let mut out = BytesMut::new();
-            stream::hint(&mut out, hint.name, &hint.json);
-            out.freeze()
-        })
+        if !wanted || !self.reaches(hint.run).await {
+            return None;
+        }
+        let mut out = BytesMut::new();
+        stream::hint(&mut out, hint.name, &hint.json);
+        Some(out.freeze())
     }
 
     /// Returns the new entries of a batch; none if entries before it are missing.
-    fn take(&mut self, batch: &Batch) -> Option<Bytes> {
+    async fn take(&mut self, batch: &Batch) -> Option<Bytes> {
         if batch.after > self.after {
             return None;
         }
         let seen = self.after;
         let mut out = BytesMut::new();
-        for told in batch.entries.iter().filter(|told| told.seq > seen && self.wanted.wants(told)) {
-            stream::event(&mut out, told.seq, told.event, &told.json);
+        for told in batch.entries.iter().filter(|told| told.seq > seen) {
+            if self.wanted.wants(told) && self.reaches(told.run).await {
+                stream::event(&mut out, told.seq, told.event, &told.json);
+            }
         }
         self.after = seen.max(batch.upto);
         Some(out.freeze())
@@ -211,7 +234,8 @@ impl Source for Reader {
             let Ok(next) = tokio::time::timeout(limit, either).await else { return Some(Bytes::new()) };
             let next = match next {
                 Next::Batch(next) => next,
-                Next::Hint(hint) => match hint.and_then(|hint| self.hint(&hint)) {
+                Next::Hint(None) => continue,
+                Next::Hint(Some(hint)) => match self.hint(&hint).await {
                     Some(piece) => return Some(piece),
                     None => continue,
                 },
@@ -220,7 +244,7 @@ impl Source for Reader {
                 Err(RecvError::Closed) => return None,
                 // The reader was too slow for the feed: the journal has all entries.
                 Err(RecvError::Lagged(_)) => self.behind = true,
-                Ok(batch) => match self.take(&batch) {
+                Ok(batch) => match self.take(&batch).await {
                     None => self.behind = true,
                     Some(piece) if piece.is_empty() => {}
                     Some(piece) => return Some(piece),
@@ -262,7 +286,7 @@ struct Refusals {
     get, path = "/v1/refusals", tag = "events", params(Newest), responses((status = 200, body = Refusals))
 )]
 async fn refusals(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(newest): Query<Newest>,
 ) -> Answer<Json<Refusals>> {
@@ -270,7 +294,16 @@ async fn refusals(
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
     }
-    app.blocking(move |app| Ok(Json(Refusals { refused: app.core().refusals(limit)? }))).await
+    app.blocking(move |app| {
+        let mut refused = Vec::new();
+        for event in app.core().refusals(limit)? {
+            if app.core().reaches_shown(&caller.reach, event.run.as_deref().unwrap_or_default())? {
+                refused.push(event);
+            }
+        }
+        Ok(Json(Refusals { refused }))
+    })
+    .await
 }
 
 /// Which entries to read.
@@ -302,7 +335,7 @@ struct Journal {
     get, path = "/v1/journal", tag = "events", params(Part), responses((status = 200, body = Journal))
 )]
 async fn journal(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(part): Query<Part>,
 ) -> Answer<Json<Journal>> {
@@ -316,9 +349,14 @@ async fn journal(
     app.blocking(move |app| {
         let found = app.core().journal(after, run, limit)?.entries;
         let mut names = Names::new(app.core());
-        let entries: Vec<EntryView> =
-            found.iter().map(|entry| names.view(entry)).collect::<Result<_, _>>()?;
-        let next_after = entries.last().map_or(after, |last| last.seq);
+        let mut reached = ReachedRuns::new(caller.reach);
+        let mut entries: Vec<EntryView> = Vec::new();
+        for entry in &found {
+            if reached.has(app.core(), entry.place.run)? {
+                entries.push(names.view(entry)?);
+            }
+        }
+        let next_after = found.last().map_or(after, |last| last.seq);
         Ok(Json(Journal { entries, next_after }))
     })
     .await

@@ -49,7 +49,11 @@ struct Gates {
 
 /// List the questions, points in time and signals that runs wait for
 #[utoipa::path(get, path = "/v1/gates", tag = "gates", params(Which), responses((status = 200, body = Gates)))]
-async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
+async fn list(
+    MayRead(caller): MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<Which>,
+) -> Answer<Json<Gates>> {
     let run = which.run.as_deref().map(str::parse).transpose();
     let run: Option<sprag_app::RunId> =
         run.map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))?;
@@ -69,8 +73,12 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         };
         let full = run.is_none() && rows.len() == MOST;
         let next_cursor = rows.last().filter(|_| full).map(|gate| gate.id.to_string());
-        let wanted = rows.iter().filter(|gate| kind.is_none_or(|kind| kind == gate.kind));
-        let gates = wanted.map(|gate| view(app, gate)).collect::<Answer<_>>()?;
+        let mut gates = Vec::new();
+        for gate in rows.iter().filter(|gate| kind.is_none_or(|kind| kind == gate.kind)) {
+            if app.core().reaches(&caller.reach, gate.run)? {
+                gates.push(view(app, gate)?);
+            }
+        }
         Ok(Json(Gates { gates, next_cursor }))
     })
     .await

@@ -18,6 +18,6 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
 ///
 /// Landings of live runs, and of the newest 500 runs. The turn is known for repositories of this host.
 #[utoipa::path(get, path = "/v1/landings", tag = "landings", responses((status = 200, body = LandingsView)))]
-async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<LandingsView>> {
-    app.blocking(|app| Ok(Json(app.core().landings()?))).await
+async fn list(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<LandingsView>> {
+    app.blocking(move |app| Ok(Json(app.core().landings(&caller.reach)?))).await
 }

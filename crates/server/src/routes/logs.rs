@@ -84,7 +84,7 @@ async fn log(
     let attempt = which.attempt;
     let (execution, path, place) = app
         .blocking(move |app| {
-            let known = RunWithPlan::load(app.core(), run)?;
+            let (known, step) = RunWithPlan::load(app.core(), run)?.enter(app.core(), &step)?;
             let no = find(app, &known, &step)?;
             let row = find_attempt(app.core(), &known, no, attempt)?;
             let place = log_place(app.core(), app.files(), &row, &step)?;
@@ -93,7 +93,7 @@ async fn log(
         .await?;
     if which.follow {
         let from = stream::position(&headers, which.offset)?.unwrap_or(0);
-        let wake = app.core().subscribe_here(vec![Topic::Run(run)]);
+        let wake = app.core().subscribe_here(vec![Topic::Run(execution.run)]);
         let tail = Tail { app: app.clone(), execution, path, offset: from, wake, over: false };
         return Ok(stream::respond(&app, tail));
     }

@@ -48,8 +48,8 @@ struct PipelineView {
 
 /// List the project's pipelines
 #[utoipa::path(get, path = "/v1/pipelines", tag = "pipelines", responses((status = 200, body = Pipelines)))]
-async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Pipelines>> {
-    app.blocking(|app| {
+async fn list(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<Pipelines>> {
+    app.blocking(move |app| {
         let Some(project) = &app.options().project else {
             return Ok(Json(Pipelines { pipelines: Vec::new() }));
         };
@@ -63,7 +63,9 @@ async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Pipelin
                 steps: loaded.map_or(0, |loaded| loaded.pipeline.steps.len()),
             }
         };
-        Ok(Json(Pipelines { pipelines: pipelines::files(project).into_iter().map(view).collect() }))
+        let mut files = pipelines::files(project);
+        files.retain(|path| caller.reach.shows_pipeline(&name_of(path).unwrap_or_default()));
+        Ok(Json(Pipelines { pipelines: files.into_iter().map(view).collect() }))
     })
     .await
 }

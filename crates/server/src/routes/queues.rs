@@ -31,8 +31,10 @@ struct Queues {
 
 /// List queues
 #[utoipa::path(get, path = "/v1/queues", tag = "queues", responses((status = 200, body = Queues)))]
-async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Queues>> {
-    Ok(Json(Queues { queues: all(&app).await? }))
+async fn list(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<Queues>> {
+    let mut queues = all(&app).await?;
+    queues.retain(|queue| caller.reach.shows_queue(&queue.name));
+    Ok(Json(Queues { queues }))
 }
 
 async fn all(app: &ServerState) -> Answer<Vec<QueueView>> {
@@ -113,8 +115,9 @@ struct Workers {
 
 /// List workers
 #[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
-async fn workers(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Workers>> {
-    let found = app.blocking(|app| Ok(app.core().workers()?)).await?;
+async fn workers(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<Workers>> {
+    let mut found = app.blocking(|app| Ok(app.core().workers()?)).await?;
+    found.retain(|worker| caller.reach.shows_worker(worker));
     let now = app.core().now();
     Ok(Json(Workers { workers: found.iter().map(|worker| WorkerView::of(worker, now)).collect() }))
 }

@@ -57,11 +57,12 @@ struct Listed {
 /// List rules
 #[utoipa::path(get, path = "/v1/rules", tag = "rules", params(Listed), responses((status = 200, body = Rules)))]
 async fn list(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(wanted): Query<Listed>,
 ) -> Answer<Json<Rules>> {
-    let rules = app.blocking(move |app| Ok(app.core().rule_views(wanted.all)?)).await?;
+    let mut rules = app.blocking(move |app| Ok(app.core().rule_views(wanted.all)?)).await?;
+    rules.retain(|rule| caller.reach.shows_rule(&rule.name));
     Ok(Json(Rules { rules }))
 }
 
@@ -363,13 +364,14 @@ struct Wanted {
     responses((status = 200, body = Deliveries), (status = 404, description = "Problem: there is no such rule"))
 )]
 async fn deliveries(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Json<Deliveries>> {
     let limit = wanted.limit.unwrap_or(20).min(MOST_EVENTS);
-    let found =
+    let mut found =
         app.blocking(move |app| Ok(app.core().delivery_views(wanted.rule.as_deref(), limit)?)).await?;
+    found.retain(|event| caller.reach.shows_rule(&event.rule));
     Ok(Json(Deliveries { deliveries: found }))
 }
 

@@ -31,6 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(questions))
         .routes(routes!(cancel))
         .routes(routes!(retry))
+        .routes(routes!(skip))
         .routes(routes!(resume))
         .routes(routes!(rewind))
         .routes(routes!(fork))
@@ -132,7 +133,11 @@ struct Which {
 
 /// List runs
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", params(Which), responses((status = 200, body = Runs)))]
-async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Which>) -> Answer<Json<Runs>> {
+async fn list(
+    MayRead(caller): MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<Which>,
+) -> Answer<Json<Runs>> {
     let limit = which.limit.unwrap_or(50);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
@@ -161,6 +166,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         parent,
         text: which.text.filter(|text| !text.is_empty()),
         without_boards: which.boards == Some(false),
+        reach: caller.reach,
     };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
@@ -175,8 +181,8 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
 
 /// Show what all live runs do: the executions that workers have, and what runs wait for, by cause
 #[utoipa::path(get, path = "/v1/waiting", tag = "runs", responses((status = 200, body = LiveView)))]
-async fn live(_: MayRead, State(app): State<ServerState>) -> Answer<Json<LiveView>> {
-    app.blocking(|app| Ok(Json(app.core().live()?))).await
+async fn live(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<LiveView>> {
+    app.blocking(move |app| Ok(Json(app.core().live(&caller.reach)?))).await
 }
 
 fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
@@ -210,7 +216,7 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
     )
 )]
 async fn create(
-    _: MayRun,
+    MayRun(caller): MayRun,
     State(app): State<ServerState>,
     headers: HeaderMap,
     Json(wanted): Json<NewRun>,
@@ -221,18 +227,21 @@ async fn create(
     let labels = RunLabels { name: wanted.name.clone(), labels: wanted.labels.clone() };
     let (plan, inputs, labels) = app
         .blocking(move |app| {
+            let is_whole = wanted.only.is_empty() && wanted.from.is_none() && wanted.skip.is_empty();
+            let by_name = wanted.pipeline.is_some() && wanted.dir.is_none() && is_whole;
             let project = app.options().project.as_deref();
             let loaded = pipelines::given(project, wanted.yaml.as_deref(), wanted.pipeline.as_deref())?;
             let selection = Selection { only: wanted.only, from: wanted.from, skip: wanted.skip };
             let pipeline = loaded.pipeline.select(&selection)?;
             let (plan, inputs) = pipelines::plan(&pipeline, &wanted.inputs)?;
             let labels = labels.or_those_of(&pipeline, &inputs)?;
+            caller.reach.check_start(&plan, &labels, by_name)?;
             Ok((plan, inputs, labels))
         })
         .await?;
     let plan = Arc::new(plan);
     let uncommitted = app.checkouts().uncommitted(&plan, &dir).await;
-    let start = app.core().new_run(plan, &inputs).in_folder(dir);
+    let start = app.core().new_run(plan, &inputs)?.in_folder(dir);
     let start = start.priority(wanted_priority).idempotency_key(key.as_deref()).labelled(labels);
     let Started { run, is_new } = app.core().start_run(start).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -294,12 +303,12 @@ struct RunWords {
     )
 )]
 async fn find(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(words): Query<RunWords>,
 ) -> Answer<Json<RunView>> {
     app.blocking(move |app| {
-        let known = sprag_app::find_run(app.core(), words.name.as_deref())?;
+        let known = sprag_app::find_run_within(app.core(), words.name.as_deref(), &caller.reach)?;
         Ok(Json(RunView::of(&known.run)))
     })
     .await
@@ -353,7 +362,8 @@ async fn detail(app: &ServerState, run: RunId) -> Answer<Response> {
             let waits = app.core().waiting_for(&known.run)?;
             let detail = RunDetail::of(&known.run, &known.plan, &steps, &missing);
             let outputs = app.core().run_outputs(&known.run)?;
-            Ok(detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs))
+            let detail = detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs);
+            Ok(RunDetail { status: detail.status.with_inner(app.core())?, ..detail })
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));
@@ -394,16 +404,21 @@ async fn cancel(
 struct RetryFrom {
     /// The step; all failed steps if it is left out.
     step: Option<String>,
+    /// Whether to start the next try of a step of a live run that waits for its delay, instead.
+    #[serde(default)]
+    now: bool,
 }
 
 /// Retry the failed steps, or one step and all steps that depend on it
+///
+/// With `now`, the run is live and the step waits for the delay before its next try or round, which then starts at once.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/retry", tag = "runs", request_body = Option<RetryFrom>,
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDetail),
         (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run has not ended"),
+        (status = 409, description = "Problem: the run has not ended; with `now`, the step waits for no further try"),
         (status = 422, description = "Problem: the run has no such step"),
     )
 )]
@@ -413,12 +428,48 @@ async fn retry(
     RunPath(run): RunPath,
     OptionalJson(from): OptionalJson<RetryFrom>,
 ) -> Answer<Response> {
+    if from.now {
+        let step = from.step.ok_or_else(|| Problem::invalid("step: `now` needs the name of a step"))?;
+        app.core().retry_now(run, &step).await?;
+        return detail(&app, run).await;
+    }
     let known = known(&app, run).await?;
     let to = from.step.map(|step| known.step_no(&step)).transpose()?;
     if to.is_none() {
         app.core().require_retryable(run).await?;
     }
     sprag_app::resume_from(app.core(), &known, to, None).await?;
+    detail(&app, run).await
+}
+
+/// The step to skip.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SkipStep {
+    /// The step, or an item of a fan-out such as `each[3]`.
+    step: String,
+}
+
+/// Skip a step of a live run: it counts as done for the steps that need it
+///
+/// A step that has begun is stopped first. A step whose needs are open is skipped when they are met.
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/skip", tag = "runs", request_body = SkipStep,
+    params(("run" = String, Path, description = "The run's id")),
+    responses(
+        (status = 200, body = RunDetail),
+        (status = 404, description = "Problem: there is no such run"),
+        (status = 409, description = "Problem: the run or the step has ended"),
+        (status = 422, description = "Problem: the run has no such step"),
+    )
+)]
+async fn skip(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    Json(wanted): Json<SkipStep>,
+) -> Answer<Response> {
+    app.core().skip_step(run, &wanted.step).await?;
     detail(&app, run).await
 }
 

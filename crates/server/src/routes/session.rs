@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use sprag_app::tokens::Scope;
+use sprag_app::tokens::{Scope, TokenLimits};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -39,6 +39,9 @@ struct Me {
     name: Option<String>,
     /// The token's scopes.
     scopes: Vec<Scope>,
+    /// The token's limits; absent if it has none.
+    #[serde(skip_serializing_if = "TokenLimits::is_empty")]
+    limits: TokenLimits,
     /// Whether the server requires a token.
     auth: bool,
     /// The server's version.
@@ -54,6 +57,7 @@ impl Me {
         Me {
             name: Some(caller.name.to_string()).filter(|name| !name.is_empty()),
             scopes: caller.scopes.clone(),
+            limits: caller.reach.limits().clone(),
             auth: app.access().is_required(),
             version: env!("CARGO_PKG_VERSION"),
             page: crate::pages::build(),

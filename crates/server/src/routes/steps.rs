@@ -73,8 +73,8 @@ async fn step(
     StepPath(step): StepPath,
 ) -> Answer<Json<StepDetail>> {
     app.blocking(move |app| {
-        let known = RunWithPlan::load(app.core(), run)?;
-        let no = find(app, &known, &step)?;
+        let (known, step) = RunWithPlan::load(app.core(), run)?.enter(app.core(), &step)?;
+        let (run, no) = (known.id(), find(app, &known, &step)?);
         let (row, executions) = (app.core().step(run, no)?, app.core().executions(run)?);
         let row = row.ok_or_else(|| Problem::not_found(format!("run {run} has no step {step:?}")))?;
         let now = app.core().now();

@@ -55,6 +55,8 @@ async fn claim(
 ) -> Answer<Json<Claimable>> {
     let scope = caller.agent_scope();
     let wanted = app.blocking(move |app| Ok(claim.wanted(app.core(), LONGEST_WAIT, scope)?)).await?;
+    let queues = wanted.queues.iter().map(String::as_str);
+    caller.reach.check_queues(queues.chain(wanted.board.iter().map(|board| &*board.queue)))?;
     let mut stopping = app.stopping();
     let claimed = tokio::select! {
         claimed = boards::claim(app.core(), &wanted) => claimed?,

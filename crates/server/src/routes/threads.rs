@@ -40,14 +40,14 @@ struct Which {
 /// List threads: the conversations of agent steps
 #[utoipa::path(get, path = "/v1/threads", tag = "threads", params(Which), responses((status = 200, body = Threads)))]
 async fn list(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     Query(which): Query<Which>,
 ) -> Answer<Json<Threads>> {
     let run = which.run.as_deref().map(str::parse).transpose();
     let run: Option<sprag_app::RunId> =
         run.map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))?;
-    let threads = app.blocking(move |app| Ok(app.core().threads(run)?)).await?;
+    let threads = app.blocking(move |app| Ok(app.core().threads(run, &caller.reach)?)).await?;
     Ok(Json(Threads { threads }))
 }
 

@@ -5,18 +5,18 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use sprag_app::tokens::{Scope, TokenView};
+use sprag_app::tokens::{OVERLAP, Scope, TokenLimits, TokenView};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayAdmin;
-use crate::extract::{IdPath, Json};
+use crate::extract::{IdPath, Json, OptionalJson};
 use crate::problem::Answer;
 use crate::state::ServerState;
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove)).routes(routes!(rotate))
 }
 
 /// Tokens.
@@ -43,6 +43,9 @@ struct NewToken {
     /// The token's scopes.
     #[schema(min_items = 1)]
     scopes: Vec<Scope>,
+    /// The token's limits; none if they are left out. `admin` cannot be limited, and `work` only to queues and hosts.
+    #[serde(default)]
+    limits: TokenLimits,
     /// The seconds until it expires; it never expires if this is left out.
     #[schema(maximum = 3153600000u64)]
     expires_in_s: Option<u32>,
@@ -64,7 +67,7 @@ struct MadeToken {
     responses(
         (status = 201, body = MadeToken),
         (status = 409, description = "Problem: a token with this name exists"),
-        (status = 422, description = "Problem: the name or the scopes are missing"),
+        (status = 422, description = "Problem: the name or the scopes are missing, or the limits are not valid"),
     )
 )]
 async fn create(
@@ -73,11 +76,42 @@ async fn create(
     Json(new): Json<NewToken>,
 ) -> Answer<(StatusCode, Json<MadeToken>)> {
     let expires_in = new.expires_in_s.map(|seconds| Duration::from_secs(seconds.into()));
-    let (row, token) = app.core().add_token(&new.name, &new.scopes, expires_in).await?;
+    let (row, token) = app.core().add_token(&new.name, &new.scopes, new.limits, expires_in).await?;
     Ok((StatusCode::CREATED, Json(MadeToken { view: TokenView::of(&row), token })))
 }
 
-/// Remove a token: requests with it are refused
+/// A request to give a token a new secret.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Rotate {
+    /// The seconds for which the old secret stays valid; 600 if this is left out.
+    #[schema(maximum = 2592000)]
+    overlap_s: Option<u32>,
+}
+
+/// Give a token a new secret: both are valid until the overlap ends
+#[utoipa::path(
+    post, path = "/v1/tokens/{id}/rotate", tag = "tokens", request_body = Option<Rotate>,
+    params(("id" = String, Path, description = "The token's number")),
+    responses(
+        (status = 201, body = MadeToken),
+        (status = 404, description = "Problem: there is no such token"),
+        (status = 409, description = "Problem: the token has expired, or was rotated at the same moment"),
+        (status = 422, description = "Problem: the overlap is too long"),
+    )
+)]
+async fn rotate(
+    _: MayAdmin,
+    State(app): State<ServerState>,
+    id: IdPath,
+    OptionalJson(wanted): OptionalJson<Rotate>,
+) -> Answer<(StatusCode, Json<MadeToken>)> {
+    let overlap = wanted.overlap_s.map_or(OVERLAP, |seconds| Duration::from_secs(seconds.into()));
+    let (row, token) = app.core().rotate_token(&id.number()?.to_string(), overlap).await?;
+    Ok((StatusCode::CREATED, Json(MadeToken { view: TokenView::of(&row), token })))
+}
+
+/// Remove a token with all its secrets: requests with it are refused
 #[utoipa::path(
     delete, path = "/v1/tokens/{id}", tag = "tokens",
     params(("id" = String, Path, description = "The token's number")),

@@ -95,7 +95,7 @@ fn compare_conditions(
         let Some(test) = scripts.of(planned).by_status else { continue };
         let broken = planned.needs.iter().any(|need| !is_met(rows[need], plan.step(*need)));
         let simple = planned.condition == Condition::Step && planned.quorum.is_none();
-        if !broken || !planned.policy.always || !simple {
+        if !broken || !planned.policy.always || !simple || scripts.of(planned).is_skipped {
             continue;
         }
         let row = rows[&(no as StepNo)];

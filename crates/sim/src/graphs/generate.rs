@@ -30,6 +30,11 @@ pub struct Graph {
 pub fn graph(chance: &mut Chance, size: Size) -> Graph {
     let mut scripts = Scripts::default();
     let plan = add_graph(chance, size, &mut scripts);
+    if chance.one_in(3) {
+        for step in &plan.steps {
+            scripts.of_mut(step).is_skipped = chance.one_in(6);
+        }
+    }
     Graph { plan, scripts }
 }
 
@@ -56,7 +61,9 @@ fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) 
     }
     mark_skips(chance, &mut steps);
     let name = format!("random-{}", scripts.0.len());
-    Arc::new(Plan::new(name, steps).expect("needs and reworks reach back only"))
+    let mut plan = Plan::new(name, steps).expect("needs and reworks reach back only");
+    plan.max_parallel = chance.one_in(4).then(|| 1 + chance.below(3) as u32);
+    Arc::new(plan)
 }
 
 fn step(

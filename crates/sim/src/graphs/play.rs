@@ -71,6 +71,7 @@ pub fn play(graph: &Graph, seed: u64, disturbances: Disturbances) -> std::result
     };
     let new = NewRun::new(player.root, Arc::clone(&graph.plan));
     player.transact(|session| ops::create_run(session, &new, ops::plan_hash(&new.plan)))?;
+    player.skip_some()?;
     let mut prior = None;
     for round in 0..=disturbances.restarts {
         let cancelled = player.epoch()?;
@@ -176,6 +177,19 @@ impl GraphPlayer<'_> {
 
     fn root_row(&mut self) -> RunRow {
         self.load::<RunRow>(self.root).expect("the run is there")
+    }
+
+    /// Skips the steps that a person skips before the first epoch. Those that have ended at once stay as they are.
+    fn skip_some(&mut self) -> std::result::Result<(), String> {
+        for no in 0..self.graph.plan.steps.len() as StepNo {
+            let is_skipped = self.graph.scripts.of(self.graph.plan.step(no)).is_skipped;
+            let step = self.load::<StepRow>((self.root, no)).expect("the step is there");
+            if is_skipped && !step.status().is_settled() && !self.is_over() {
+                let root = self.root;
+                self.transact(|session| ops::skip_step(session, root, no))?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the script of a step, and whether it fails now.

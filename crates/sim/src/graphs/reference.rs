@@ -300,6 +300,14 @@ impl Reader<'_> {
         if !needs.success && !planned.policy.always {
             return (statuses, standing, may_fail);
         }
+        if self.is_skipped(no) {
+            // A rework makes it run as if no person had skipped it.
+            statuses.insert(StepStatus::Skipped);
+            standing.success = true;
+            if !reworked && !self.ends_at_once(no) {
+                return (statuses, standing, may_fail);
+            }
+        }
         let never = self.script(no).by_status == Some(RunTest::Failed) && !planned.policy.always;
         if planned.condition == Condition::Step && (never || self.script(no).condition == Ok(false)) {
             statuses.insert(StepStatus::Skipped);
@@ -336,6 +344,20 @@ impl Reader<'_> {
 
     fn script(&self, no: StepNo) -> &Script {
         self.scripts.of(self.plan.step(no))
+    }
+
+    /// Returns whether a person skips the step in this epoch.
+    fn is_skipped(&self, no: StepNo) -> bool {
+        self.script(no).is_skipped && self.epoch == 1 && self.prior.is_none()
+    }
+
+    /// Returns whether the step may have ended before a person could skip it: without needs, it starts with the run.
+    fn ends_at_once(&self, no: StepNo) -> bool {
+        let (planned, script) = (self.plan.step(no), self.script(no));
+        let no_worker = planned.spread.is_some()
+            || self.is_unreadable(no)
+            || matches!(script.waits_for, WaitsFor::End(_) | WaitsFor::Child(_));
+        no_worker || planned.condition != Condition::None
     }
 
     fn first_round(&self, no: StepNo) -> u32 {

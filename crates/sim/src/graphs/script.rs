@@ -89,6 +89,8 @@ pub struct Script {
     pub repeats: Result<u32, String>,
     /// The event that it waits for, if no worker executes it.
     pub waits_for: WaitsFor,
+    /// Whether a person skips it before the run's first epoch. Only steps of the outermost run are skipped.
+    pub is_skipped: bool,
 }
 
 /// The event that a step waits for if no worker executes it.
@@ -123,6 +125,7 @@ impl Default for Script {
             gate_default: false,
             repeats: Ok(1),
             waits_for: WaitsFor::Worker,
+            is_skipped: false,
         }
     }
 }
@@ -159,6 +162,12 @@ impl Scripts {
     pub fn of(&self, step: &PlanStep) -> &Script {
         let at: usize = step.spec.parse().expect("a spec is a number");
         &self.0[at]
+    }
+
+    /// Returns the script of a planned step, to change it.
+    pub fn of_mut(&mut self, step: &PlanStep) -> &mut Script {
+        let at: usize = step.spec.parse().expect("a spec is a number");
+        &mut self.0[at]
     }
 }
 
@@ -204,6 +213,7 @@ impl SpecEvaluator for Scripts {
                 default: self.of(step).gate_default.then(|| "no".into()),
                 fields: Value::Null,
                 routes: Value::Null,
+                answerers: Default::default(),
                 timeout_ms: Some(MAX_WAIT_MS),
             },
             WaitsFor::Pause => Prepared::Pause { ms: 5 },

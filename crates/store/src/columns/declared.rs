@@ -232,8 +232,8 @@ rows! {
     }
     TokenRow is "token" in "tokens" {
         key { id }
-        changes {}
-        fixed { name, hash, scopes, created_ms, expires_ms }
+        changes { expires_ms }
+        fixed { name, hash, scopes, created_ms }
     }
     ActRow is "act" in "acts" {
         key { id }

@@ -45,6 +45,15 @@ impl ServiceTables for MemoryTx<'_> {
         Ok(self.tables.service.tokens.values().find(|token| &*token.hash == hash).cloned())
     }
 
+    fn expire_token(&mut self, id: Id, at_ms: i64) -> Result<()> {
+        self.change(|rows| {
+            if let Some(token) = rows.tokens.get_mut(&id) {
+                token.expires_ms = Some(at_ms);
+            }
+        });
+        Ok(())
+    }
+
     fn drop_token(&mut self, id: Id) -> Result<bool> {
         Ok(self.change(|rows| rows.tokens.remove(&id).is_some()))
     }

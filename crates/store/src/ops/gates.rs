@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sprag_lifecycle::{
-    Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance, mutant,
+    Actor, Answerers, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance, mutant,
 };
 
-use super::{cancel_run, illegal};
+use super::{NewRun, cancel_run, illegal};
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
@@ -15,13 +15,64 @@ use crate::rows::{ExecutionRow, GateKind, GateReport, GateRow, Id, Row, RunRow, 
 use crate::run_state::{HeldRun, WHOLE_RUN};
 use crate::session::Session;
 
-/// Answers a gate for a person, and continues its run.
+/// Answers a gate for a person, and continues its run. Refuses an author who may not answer.
 pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
+    require_answerer(session, id)?;
     let outcome = note_answer(session, id, answer)?;
     if outcome.is_applied() {
         look_at_step_of(session, id)?;
     }
     Ok(outcome)
+}
+
+/// Refuses the author of this operation if the gate's question is for others. The run's row, which names its starter, is
+/// read in the same transaction.
+fn require_answerer(session: &mut Session<'_>, id: Id) -> Result<()> {
+    let Some(gate) = session.get::<GateRow>(id)?.filter(|gate| gate.kind == GateKind::Question) else {
+        return Ok(());
+    };
+    let answerers = answerers_of(&gate.question);
+    if answerers.is_everyone() {
+        return Ok(());
+    }
+    let starter = session.get::<RunRow>(gate.run)?.and_then(|run| starter_of(&run.context));
+    let by = session.author();
+    if answerers.allow(by.as_deref(), starter.as_deref()) {
+        return Ok(());
+    }
+    let by = by.as_deref().unwrap_or("the caller");
+    let why = format!("{by} may not answer this question of run {}: it is for {answerers}", gate.run);
+    Err(Error::Forbidden { why })
+}
+
+/// Returns the people who may answer a question, as its gate stores it. If that cannot be read, no one may answer.
+pub fn answerers_of(question: &str) -> Answerers {
+    // Most questions are for everyone: they need not be parsed.
+    if !question.contains("\"answer_by\"") && !question.contains("\"not_by\"") {
+        return Answerers::default();
+    }
+    serde_json::from_str(question).unwrap_or_else(|_| Answerers::no_one())
+}
+
+/// The name of the starter in the context of a run, whose pipeline has questions that the starter may not answer.
+const STARTER: &str = "starter";
+
+/// Returns the starter of a run, as its context names it.
+pub fn starter_of(context: &str) -> Option<String> {
+    let context: Value = serde_json::from_str(context).unwrap_or_default();
+    context[STARTER].as_str().map(str::to_owned)
+}
+
+/// Returns the context of a new run with the author of this operation as its starter, if a question of the run or of its
+/// child runs depends on it. A child run has the starter of its parent.
+pub(crate) fn with_starter(session: &Session<'_>, new: &NewRun) -> Arc<str> {
+    let asks_others = || new.plan.steps.iter().any(|step| step.spec.contains("not_by"));
+    if new.parent.is_some() || !asks_others() {
+        return Arc::clone(&new.context);
+    }
+    let mut context: Value = serde_json::from_str(&new.context).unwrap_or_else(|_| serde_json::json!({}));
+    context[STARTER] = session.author().as_deref().into();
+    context.to_string().into()
 }
 
 /// Records an answer; the caller then advances the step.
@@ -182,4 +233,19 @@ pub fn answer_with_fields(
         answer.insert("comment".into(), comment.into());
     }
     Value::Object(answer).to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i02_a_rule_that_cannot_be_read_lets_no_one_answer() {
+        assert!(answerers_of(r#"{"ask":"?"}"#).is_everyone());
+        let read = answerers_of(r#"{"ask":"?","answer_by":["ada"],"not_by":"starter"}"#);
+        assert_eq!(read.to_string(), "ada, not the starter of the run");
+        for odd in [r#"{"ask":"?","not_by":"everyone"}"#, r#"{"answer_by":"ada"}"#] {
+            assert!(!answerers_of(odd).allow(Some("token:ada"), None), "{odd}");
+        }
+    }
 }

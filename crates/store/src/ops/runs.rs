@@ -199,7 +199,7 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         },
         idempotency_key: new.idempotency_key.clone(),
         inputs: Arc::clone(&new.inputs),
-        context: Arc::clone(&new.context),
+        context: super::with_starter(session, new),
         reason: None,
         parent: new.parent,
         root,

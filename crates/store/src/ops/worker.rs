@@ -127,6 +127,7 @@ impl Assignment {
         if let Some(branch) = &self.branch {
             names["run"]["branch"] = branch.as_str().into();
         }
+        crate::names::unfold_outer(&mut names);
         names
     }
 }

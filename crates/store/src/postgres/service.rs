@@ -38,6 +38,11 @@ impl ServiceTables for Tx<'_> {
         Ok(self.rows("WHERE hash = $1", vec![hash.into()])?.pop())
     }
 
+    fn expire_token(&mut self, id: Id, at_ms: i64) -> Result<()> {
+        self.state.extra("UPDATE tokens SET expires_ms = $2 WHERE id = $1", vec![id.into(), at_ms.into()]);
+        Ok(())
+    }
+
     fn drop_token(&mut self, id: Id) -> Result<bool> {
         let there = !self.rows::<TokenRow>("WHERE id = $1", vec![id.into()])?.is_empty();
         self.state.extra("DELETE FROM tokens WHERE id = $1", vec![id.into()]);

@@ -228,7 +228,7 @@ pub struct StepRow {
     pub last_round: Option<Id>,
     /// The counts of its open and broken needs.
     pub needs: Needs,
-    /// Whether its own `when` condition skipped it.
+    /// Whether its own `when` condition or a person skipped it; before it has settled, whether a person skips it.
     pub skipped_by_when: bool,
     /// Whether it failed and will send another step back.
     pub rework_pending: bool,

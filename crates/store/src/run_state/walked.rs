@@ -67,6 +67,17 @@ impl RunState for HeldRun<'_, '_> {
         Ok(all.into_iter().collect())
     }
 
+    fn at_work(&mut self) -> Result<u32> {
+        let plan = Arc::clone(&self.plan);
+        let mut taken = 0;
+        for no in self.unsettled()? {
+            let step = self.step_row(no)?;
+            let has_begun = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
+            taken += u32::from(has_begun && plan.step(step.node()).takes_place(step.item_of.is_some()));
+        }
+        Ok(taken)
+    }
+
     fn when_holds(&mut self, no: StepNo) -> Result<bool> {
         let step = self.step_row(no)?;
         if !self.has_condition(&step) {
@@ -142,7 +153,10 @@ impl RunState for HeldRun<'_, '_> {
             |row, now| match to {
                 StepMove::Ready => {}
                 StepMove::Started => row.started_ms = Some(now.wall_ms),
-                StepMove::Succeeded | StepMove::Cancelled => row.ended_ms = Some(now.wall_ms),
+                StepMove::Succeeded | StepMove::Cancelled => {
+                    row.skipped_by_when = false;
+                    row.ended_ms = Some(now.wall_ms);
+                }
                 StepMove::Skipped { by_when } => {
                     row.skipped_by_when = by_when;
                     row.ended_ms = Some(now.wall_ms);
@@ -169,6 +183,7 @@ impl RunState for HeldRun<'_, '_> {
                     row.losses = 0;
                 }
                 StepMove::Failed { rework } => {
+                    row.skipped_by_when = false;
                     row.rework_pending = rework;
                     row.reworks += u32::from(rework);
                     row.ended_ms = Some(now.wall_ms);

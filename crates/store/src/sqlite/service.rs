@@ -21,6 +21,10 @@ impl ServiceTables for SqliteTx<'_> {
         Ok(self.rows("WHERE hash = ?1", params![hash])?.pop())
     }
 
+    fn expire_token(&mut self, id: Id, at_ms: i64) -> Result<()> {
+        self.run("UPDATE tokens SET expires_ms = ?2 WHERE id = ?1", params![id, at_ms]).map(drop)
+    }
+
     fn drop_token(&mut self, id: Id) -> Result<bool> {
         Ok(self.run("DELETE FROM tokens WHERE id = ?1", params![id])? > 0)
     }

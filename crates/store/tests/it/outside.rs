@@ -6,7 +6,7 @@ use crate::common::evaluator::Plain;
 use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
 use sprag_store::testing::Table;
-use sprag_store::{Error, RunRow, Signalled, Store, answer_text};
+use sprag_store::{Author, Error, RunRow, Signalled, Store, acting_as, answer_text};
 
 /// Returns one step of work, then one that waits for this.
 fn then(work: WorkKind, spec: &str) -> Arc<Plan> {
@@ -50,6 +50,31 @@ fn a_question_is_answered_once() {
         assert!(
             !store.person().answer_gate(gate, answer_text("no", None, false)).await.unwrap().is_applied()
         );
+        assert_eq!(status(&store, run), "completed");
+    });
+}
+
+#[test]
+fn i02_the_starter_of_a_run_does_not_answer_a_question_for_others() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let spec = r#"{"gate_ms":60000,"answer_by":["ada","ci"],"not_by":"starter"}"#;
+        let plan = then(WorkKind::Gate, spec);
+        let run = acting_as(Author::token("ci"), create(&store, &plan)).await;
+        past_the_first(&store, run).await;
+        let gate = look(&store, |db| db.open_gates(run)).pop().expect("it asks").id;
+        let answer = async |author: Author| {
+            let answer = store.person().answer_gate(gate, answer_text("yes", None, true));
+            acting_as(author, answer).await
+        };
+        for other in [Author::token("ci"), Author::token("bo"), Author::agent("ada"), Author::rule("ada")] {
+            match answer(other.clone()).await {
+                Err(Error::Forbidden { why }) => assert!(why.contains("ada or ci, not the starter"), "{why}"),
+                answered => panic!("{other} answers: {answered:?}"),
+            }
+        }
+        assert_eq!(status(&store, run), "running");
+        assert!(answer(Author::token("ada")).await.unwrap().is_applied());
         assert_eq!(status(&store, run), "completed");
     });
 }

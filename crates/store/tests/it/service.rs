@@ -30,14 +30,52 @@ async fn tokens_are_found_by_their_hash_until_they_are_removed() {
     let stores = Stores::new();
     for (name, store) in &stores.all {
         let service = store.service();
-        service.add_token(token(1, "a", "aa")).await.unwrap();
-        service.add_token(token(2, "b", "bb")).await.unwrap();
+        service.add_token(token(1, "a", "aa"), "read".into()).await.unwrap();
+        service.add_token(token(2, "b", "bb"), "read".into()).await.unwrap();
         assert_eq!(look(store, |db| db.tokens()), [token(1, "a", "aa"), token(2, "b", "bb")], "{name}");
         assert_eq!(look(store, |db| db.token_by_hash("bb")), Some(token(2, "b", "bb")), "{name}");
         assert_eq!(look(store, |db| db.token_by_hash("b")), None, "{name}");
         assert!(service.remove_token(2).await.unwrap());
         assert!(!service.remove_token(2).await.unwrap());
         assert_eq!(look(store, |db| db.token_by_hash("bb")), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_rotated_token_has_two_secrets_until_the_overlap_ends() {
+    let stores = Stores::new();
+    for (name, store) in &stores.all {
+        let service = store.service();
+        let lasting =
+            |id, name, hash, created_ms| TokenRow { created_ms, expires_ms: None, ..token(id, name, hash) };
+        let far_ms = i64::MAX / 2;
+        service.add_token(lasting(1, "a", "aa", 1), "read".into()).await.unwrap();
+        service.add_token(lasting(2, "b", "bb", 1), "read".into()).await.unwrap();
+        let new = lasting(3, "a", "cc", 2);
+        assert!(
+            !service.rotate_token(9, new.clone(), far_ms).await.unwrap(),
+            "{name}: there is no such token"
+        );
+        assert!(service.rotate_token(1, new.clone(), far_ms).await.unwrap(), "{name}");
+        let old = look(store, |db| db.token_by_hash("aa")).expect("the old secret");
+        assert_eq!((old.expires_ms, old.id), (Some(far_ms), 1), "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("cc")), Some(new), "{name}");
+        let newest = lasting(4, "a", "dd", 3);
+        assert!(
+            !service.rotate_token(1, newest.clone(), far_ms).await.unwrap(),
+            "{name}: it was rotated before"
+        );
+        // The end of the overlap ends all earlier secrets.
+        assert!(service.rotate_token(3, newest, 0).await.unwrap(), "{name}");
+        for hash in ["aa", "cc"] {
+            let old = look(store, |db| db.token_by_hash(hash)).expect("an old secret");
+            assert_eq!(old.expires_ms, Some(0), "{name}");
+        }
+        // Secrets that have expired are removed at the next rotation.
+        assert!(service.rotate_token(4, lasting(5, "a", "ee", 4), far_ms).await.unwrap(), "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("aa")), None, "{name}");
+        assert!(service.remove_token(5).await.unwrap(), "{name}");
+        assert_eq!(look(store, |db| db.tokens()), [lasting(2, "b", "bb", 1)], "{name}: with all its secrets");
     }
 }
 

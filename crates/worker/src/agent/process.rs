@@ -374,6 +374,7 @@ impl<'b> State<'b> {
                 let result = work.facts(&process, None).to_string();
                 return Err(Ended::Report(Ending::TimedOut { result: Some(result.into()) }));
             }
+            Reason::MemoryLimit => return Err(failed(&work.facts(&process, None), true)),
             Reason::CouldNotStart { .. } => return Err(failed(&work.facts(&process, None), false)),
             _ => {}
         }

@@ -108,6 +108,7 @@ impl Work<'_> {
                 Err(Ended::Report(Ending::TimedOut { result: Some(result.into()) }))
             }
             Reason::Cancelled => Err(Ended::Report(Ending::Cancelled)),
+            Reason::MemoryLimit => Err(failed(&self.facts(&ended, None), true)),
             Reason::LeaseLost | Reason::ParentGone => Err(Ended::Lost),
             // Killed from outside: the process tree is gone, but not by its own doing.
             Reason::Signalled | Reason::SupervisorLost => Err(Ended::Vanished),
@@ -300,6 +301,11 @@ impl Work<'_> {
             "log_dropped_bytes": ended.log_dropped_bytes,
             "log_error": ended.log_error,
         });
+        if ended.reason == Reason::MemoryLimit {
+            facts["message"] = ended.warnings.join("; ").into();
+        } else if !ended.warnings.is_empty() {
+            facts["warnings"] = json!(ended.warnings);
+        }
         match outputs {
             Some(outputs) if outputs.as_object().is_some_and(|outputs| !outputs.is_empty()) => {
                 facts["outputs"] = outputs.clone();
@@ -331,7 +337,7 @@ pub(crate) fn first_line(command: &str) -> String {
 }
 
 /// Adds a warning to the result that is reported for a step.
-pub(super) fn with_warning(ended: Ended, warning: String) -> Ended {
+pub(crate) fn with_warning(ended: Ended, warning: String) -> Ended {
     let Ended::Report(mut ending) = ended else { return ended };
     if let Ending::Completed { result }
     | Ending::Failed { result, .. }

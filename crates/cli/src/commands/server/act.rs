@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sprag_app::{StepStatus, Word};
 
 use super::events::Journal;
 use super::follow::field_values;
 use super::{AtRemote, escaped, outcome, word};
 use crate::args::{Answer, Command};
 use crate::commands::gates::field_texts;
+use crate::commands::steps::{RETRY_TEXT, skip_text};
 use crate::commands::{drawn, inputs, pipelines};
 use crate::exit::{Exit, Failure};
 
@@ -80,6 +82,23 @@ impl AtRemote<'_> {
         while !journal.next(self).await?.is_empty() {}
         let told = self.post(&format!("/v1/runs/{}/{verb}", escaped(&run)), body).await?;
         self.shown(&told, "continues", journal.after, detach).await
+    }
+
+    /// Skips a step of a live run, or starts its next try now.
+    pub(super) async fn on_step(&self, run: Option<&str>, verb: &str, body: Value) -> Result<Exit, Failure> {
+        let run = self.run(run).await?;
+        let told = self.post(&format!("/v1/runs/{}/{verb}", escaped(&run)), body.clone()).await?;
+        let step = word(&body, "step");
+        let steps = told["steps"].as_array().map_or(&[][..], Vec::as_slice);
+        let status = steps.iter().find(|row| row["id"] == step).map(|row| word(row, "status"));
+        let status = status.unwrap_or_default();
+        let text = match StepStatus::parse(&status) {
+            _ if verb == "retry" => RETRY_TEXT,
+            Some(status) => skip_text(status),
+            None => "will be skipped",
+        };
+        let said = json!({ "type": "step", "run": run, "step": step, "status": status });
+        self.said(&said, &format!("step {step} {text}"))
     }
 
     /// Starts a run from a finished step of another.

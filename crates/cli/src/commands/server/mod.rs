@@ -54,6 +54,7 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
         | Command::Wait { at, .. }
         | Command::Cancel { at, .. }
         | Command::Retry { at, .. }
+        | Command::Skip { at, .. }
         | Command::Resume { at, .. }
         | Command::Rewind { at, .. }
         | Command::Fork { at, .. }
@@ -91,6 +92,10 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
             remote.wait(run.as_deref(), limit).await
         }
         Command::Cancel { run, .. } => remote.cancel(run).await,
+        Command::Retry { run, step: Some(step), now: true, .. } => {
+            remote.on_step(run.as_deref(), "retry", json!({ "step": step, "now": true })).await
+        }
+        Command::Skip { run, step, .. } => remote.on_step(Some(run), "skip", json!({ "step": step })).await,
         Command::Retry { run, step, detach, .. } => {
             remote.go_back(run.as_deref(), "retry", json!({ "step": step }), *detach).await
         }

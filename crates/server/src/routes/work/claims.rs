@@ -27,6 +27,8 @@ pub(crate) async fn register(
     MayWork(caller): MayWork,
     Json(new): Json<NewWorker>,
 ) -> Answer<Json<wire::Registered>> {
+    caller.reach.check_host(new.process.split('/').next().unwrap_or_default())?;
+    caller.reach.check_queues(new.queues.split(',').filter(|queue| !queue.is_empty()))?;
     Ok(Json(worker.register(new, &caller.name, caller.is_own()).await?))
 }
 
@@ -40,9 +42,11 @@ pub(crate) async fn register(
 )]
 pub(crate) async fn claim(
     Worker(worker): Worker,
+    MayWork(caller): MayWork,
     State(app): State<ServerState>,
     Json(wanted): Json<wire::Claim>,
 ) -> Answer<Json<wire::Claimed>> {
+    caller.reach.check_queues(wanted.claimer.queues.iter().map(|queue| &**queue))?;
     Ok(Json(worker.claim(wanted, app.stopping()).await?))
 }
 

@@ -58,7 +58,7 @@ impl FromRequestParts<ServerState> for Worker {
                 wire::WORKER
             )));
         }
-        Ok(Worker(app.core().remote_worker(wire::worker_id(key, &caller.hash))))
+        Ok(Worker(app.core().remote_worker(wire::worker_id(key, &caller.identity))))
     }
 }
 

@@ -51,6 +51,7 @@ impl SpecEvaluator for Plain {
                 default: None,
                 fields: Value::Null,
                 routes: Value::Null,
+                answerers: serde_json::from_value(spec.clone()).unwrap_or_default(),
                 timeout_ms: Some(ms),
             }
         } else if let Some(ms) = spec["pause_ms"].as_u64() {

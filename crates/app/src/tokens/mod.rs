@@ -1,6 +1,9 @@
-//! Access tokens: what they allow, and who has which.
+//! Access tokens: their scopes, their limits, and how they are replaced.
 //!
-//! A token is 256 random bits that are shown once; the store keeps their SHA-256.
+//! A token is 256 random bits that are shown once; the store keeps their SHA-256. A rotated token has two rows of one
+//! name: the old one expires when the overlap ends.
+
+mod limits;
 
 use std::fmt;
 use std::time::Duration;
@@ -8,6 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sprag_store::{Id, TokenRow};
+
+pub use limits::{Grant, TokenLimits};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -19,6 +24,11 @@ const PREFIX: &str = "sprag_";
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 100;
 
+/// The time for which the old secret of a rotated token stays valid, unless the caller says otherwise.
+pub const OVERLAP: Duration = Duration::from_secs(600);
+/// The longest time for which the old secret of a rotated token stays valid.
+const LONGEST_OVERLAP: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// The name of the token in the server's data directory. No token of the store has it.
 pub const LOCAL_TOKEN: &str = "local";
 
@@ -27,11 +37,11 @@ pub const LOCAL_TOKEN: &str = "local";
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look at everything.
+    /// Look at everything within the limits.
     Read,
     /// Start, end and change runs, answer their questions.
     Run,
-    /// Claim work and report it.
+    /// Claim work and report it; look at the runs whose steps are held.
     Work,
     /// Everything, tokens and hooks included.
     Admin,
@@ -78,6 +88,9 @@ pub struct TokenView {
     pub name: String,
     /// Its scopes.
     pub scopes: Vec<String>,
+    /// Its limits; absent if it has none.
+    #[serde(skip_serializing_if = "TokenLimits::is_empty")]
+    pub limits: TokenLimits,
     /// The time of its creation.
     pub created_at: String,
     /// The time when it expires; absent if it never does.
@@ -87,10 +100,12 @@ pub struct TokenView {
 impl TokenView {
     /// Returns the view of a row.
     pub fn of(token: &TokenRow) -> Self {
+        let Grant { scopes, limits, .. } = Grant::of(token);
         TokenView {
             id: token.id.to_string(),
             name: token.name.to_string(),
-            scopes: token.scopes.split(',').map(str::to_owned).collect(),
+            scopes: scopes.iter().map(ToString::to_string).collect(),
+            limits,
             created_at: rfc3339(token.created_ms),
             expires_at: token.expires_ms.map(rfc3339),
         }
@@ -107,12 +122,18 @@ pub fn token_hash(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
+/// Returns a span in milliseconds.
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
 impl App {
     /// Adds a token. Returns its row and its secret, which is not shown again.
     pub async fn add_token(
         &self,
         name: &str,
         scopes: &[Scope],
+        limits: TokenLimits,
         expires_in: Option<Duration>,
     ) -> Result<(TokenRow, String), Error> {
         if name.is_empty() || name.chars().count() > LONGEST_NAME || scopes.is_empty() {
@@ -123,24 +144,60 @@ impl App {
             let message = format!("{LOCAL_TOKEN:?} is the name of the server's own token");
             return Err(Error::new(ErrorKind::Refused, message).next("choose another name"));
         }
-        let secret = draw_token();
-        let words: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+        limits.check(scopes)?;
+        let grant = Grant { scopes: scopes.to_vec(), limits, identity: None };
         let now_ms = self.now().wall_ms;
-        let row = TokenRow {
-            id: self.new_id(),
-            name: name.into(),
-            hash: token_hash(&secret).into(),
-            scopes: words.join(",").into(),
-            created_ms: now_ms,
-            expires_ms: expires_in
-                .map(|span| now_ms + i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)),
-        };
-        if self.store.service().add_token(row.clone()).await? {
+        let (row, secret) = self.drawn(name, &grant, expires_in.map(|span| now_ms + millis(span)));
+        if self.store.service().add_token(row.clone(), grant.to_string()).await? {
             Ok((row, secret))
         } else {
             let message = format!("there is a token {name:?} already");
             Err(Error::new(ErrorKind::Refused, message).next("choose another name, or remove that one first"))
         }
+    }
+
+    /// Gives a token a new secret. The old one stays valid for `overlap`, so that its users can change over one by one.
+    /// Scopes, limits and the time of expiry stay the same, and workers keep their numbers. Returns the new row and its
+    /// secret, which is not shown again.
+    pub async fn rotate_token(&self, token: &str, overlap: Duration) -> Result<(TokenRow, String), Error> {
+        if overlap > LONGEST_OVERLAP {
+            return Err(Error::invalid("the overlap of two secrets is at most 30 days"));
+        }
+        let tokens = self.tokens()?;
+        let now_ms = self.now().wall_ms;
+        let is_meant = |row: &&TokenRow| &*row.name == token || row.id.to_string() == token;
+        // The newest secret: earlier ones expire by themselves.
+        let Some(old) = tokens.iter().rev().find(is_meant) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no token {token:?}")));
+        };
+        if old.expires_ms.is_some_and(|at| at <= now_ms) {
+            let message = format!("the token {:?} has expired", old.name);
+            return Err(Error::new(ErrorKind::Refused, message).next("remove it, and create a new one"));
+        }
+        let mut grant = Grant::of(old);
+        grant.identity.get_or_insert_with(|| old.hash.to_string());
+        let (row, secret) = self.drawn(&old.name, &grant, old.expires_ms);
+        let until_ms = now_ms + millis(overlap);
+        if self.store.service().rotate_token(old.id, row.clone(), until_ms).await? {
+            Ok((row, secret))
+        } else {
+            let message = format!("the token {:?} was removed or rotated at the same moment", old.name);
+            Err(Error::new(ErrorKind::Refused, message).next("list them: sprag token ls"))
+        }
+    }
+
+    /// Draws a secret, and returns the row that keeps its hash.
+    fn drawn(&self, name: &str, grant: &Grant, expires_ms: Option<i64>) -> (TokenRow, String) {
+        let secret = draw_token();
+        let row = TokenRow {
+            id: self.new_id(),
+            name: name.into(),
+            hash: token_hash(&secret).into(),
+            scopes: grant.text().into(),
+            created_ms: self.now().wall_ms,
+            expires_ms,
+        };
+        (row, secret)
     }
 
     /// Returns all tokens of the store.

@@ -1,0 +1,130 @@
+//! `steps` inside a step, through the program.
+
+use serde_json::json;
+use sprag_tests::{Sandbox, Server};
+
+/// P13, P14, P18: inner steps run for each item, combination and round, use the names around them, and have their own
+/// statuses, logs and outputs.
+#[test]
+fn p13_steps_run_inside_a_step() {
+    let sandbox = Sandbox::new();
+    sandbox.write("words.env", "WORD=word\n");
+    sandbox.yaml(
+        "inner",
+        r#"
+inputs: { greeting: { default: hello }, unset: { type: string, required: false } }
+env: { SHARED: "shared {{ inputs.greeting }}" }
+dotenv: words.env
+outputs:
+  greetings: "{{ steps.each.outputs.greet }}"
+  rounds: "{{ [steps.loop.outputs.add.n, steps.loop.round] }}"
+steps:
+  - id: names
+    run: echo '["ada", "bob"]'
+    outputs: { list: { stdout: json } }
+  - id: each
+    foreach: "{{ steps.names.outputs.list }}"
+    steps:
+      - id: greet
+        run: echo "{{ inputs.greeting }} {{ item }} {{ item_index }} $SHARED $WORD {{ steps.names.status }}"
+        outputs: { text: { stdout: text } }
+      - id: deep
+        matrix: { n: [1, 2] }
+        steps:
+          - id: write
+            run: echo "{{ matrix.n }} {{ inputs.unset | default('none') }} {{ steps.names.outputs.list[0] }}" >> deep
+      - id: list
+        foreach: "{{ [item, item] }}"
+        run: echo {{ item }} >> list
+      - id: skipped
+        when: item == 'nobody'
+        run: echo never
+  - id: loop
+    repeat: { until: steps.loop.outputs.add.n >= 2, max: 5 }
+    steps:
+      - id: add
+        run: echo {{ ((steps.loop.outputs.add | default({})).n | default(0)) + 1 }}
+        outputs: { n: { stdout: json } }
+      - { id: note, run: "echo {{ steps.add.outputs.n }} {{ steps.loop.round }} >> rounds" }
+"#,
+    );
+    let dry = sandbox.sprag(["run", "inner.yaml", "--dry"]).expect(0).stdout;
+    assert!(dry.contains("steps greet, deep, list, skipped"), "{dry}");
+    let answer = sandbox.sprag(["run", "inner.yaml", "--json"]).expect(0);
+    let last = answer.lines::<serde_json::Value>().pop().expect("a line");
+    let greeting =
+        |name: &str, at: u32| json!({ "text": format!("hello {name} {at} shared hello word done") });
+    assert_eq!(last["outputs"]["greetings"], json!([greeting("ada", 0), greeting("bob", 1)]), "{last}");
+    assert_eq!(last["outputs"]["rounds"], json!([2, 2]), "{last}");
+    let mut deep = sandbox.lines("deep");
+    deep.sort();
+    assert_eq!(deep, ["1 none ada", "1 none ada", "2 none ada", "2 none ada"]);
+    let mut list = sandbox.lines("list");
+    list.sort();
+    assert_eq!(list, ["ada", "ada", "bob", "bob"]);
+    assert_eq!(sandbox.lines("rounds"), ["1 1", "2 2"]);
+
+    let run = last["run"].as_str().expect("the run").to_owned();
+    assert_eq!(sandbox.step(&run, "each[0].greet")["status"], "done");
+    assert_eq!(sandbox.step(&run, "each[1].skipped")["status"], "skipped");
+    assert_eq!(sandbox.step(&run, "each[1].deep[1].write")["status"], "done");
+    let told = sandbox.sprag(["status", &run]).expect(0).stdout;
+    assert!(told.contains("each[0].greet") && told.contains("loop.add"), "{told}");
+    let log = sandbox.sprag(["logs", &run, "each[1].greet"]).expect(0).stdout;
+    assert!(log.contains("hello bob 1 shared hello word done"), "{log}");
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    let detail = server.get(&format!("/v1/runs/{run}/steps/each%5B0%5D.greet"));
+    assert_eq!(detail["step"]["status"], "done", "{detail}");
+    let log =
+        server.request("GET", &format!("/v1/runs/{run}/steps/each%5B0%5D.greet/log")).send().expect(200);
+    assert!(log.text().contains("hello ada"), "{}", log.text());
+    sandbox.check(&run);
+}
+
+/// P16, P18: a failed inner step fails its outer step; a resume continues inside it, and mistakes are found at load.
+#[test]
+fn p16_a_resume_continues_inside_a_step() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "again",
+        r#"
+steps:
+  - id: each
+    foreach: [1, 2]
+    steps:
+      - { id: first, run: "echo {{ item }} >> first" }
+      - { id: second, retry: { attempts: 2 }, run: "echo {{ item }} >> second; test {{ item }} = 1 || test -e mended" }
+  - { id: after, run: echo after >> after }
+"#,
+    );
+    let run = {
+        let answer = sandbox.sprag(["run", "again.yaml", "--json"]).expect(100);
+        let last = answer.lines::<serde_json::Value>().pop().expect("a line");
+        last["run"].as_str().expect("the run").to_owned()
+    };
+    assert_eq!(sandbox.step(&run, "each[1].second")["attempt"], json!(2));
+    assert_eq!(sandbox.step(&run, "each[0].second")["status"], "done");
+    sandbox.write("mended", "");
+    sandbox.sprag(["resume", &run]).expect(0);
+    let mut first = sandbox.lines("first");
+    first.sort();
+    assert_eq!(first, ["1", "2"]);
+    assert_eq!(sandbox.lines("second").len(), 4);
+    assert_eq!(sandbox.lines("after"), ["after"]);
+    sandbox.check(&run);
+    for (steps, told) in [
+        ("- { id: a, steps: [{ id: b, run: 'echo {{ item }}' }] }", "`item` is not available here"),
+        ("- { id: a, steps: [{ id: b, run: 'echo {{ inputs.x }}' }] }", "the pipeline has no input `x`"),
+        (
+            "- { id: a, steps: [{ id: b, run: 'echo {{ steps.c.status }}' }] }\n  - { id: c, run: echo }",
+            "step `c` may not have finished",
+        ),
+        ("- { id: a, steps: [{ id: b, runn: echo }] }", "a step has no key `runn`"),
+        ("- { id: a, env: { X: y }, steps: [{ id: b, run: echo }] }", "`env` has no effect"),
+        ("- { id: a, foreach: [1], steps: [{ id: b, run: echo }, { id: b, run: echo }] }", "two steps"),
+    ] {
+        sandbox.yaml("bad", &format!("steps:\n  {steps}\n"));
+        let refused = sandbox.sprag(["validate", "bad.yaml"]).expect(2);
+        assert!(refused.stderr.contains(told) || refused.stdout.contains(told), "{told}: {refused:?}");
+    }
+}
