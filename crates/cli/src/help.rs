@@ -5,6 +5,7 @@ use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Args;
 use crate::exit::Failure;
+use crate::help_examples;
 
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -12,7 +13,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Look", &["ls", "status", "watch", "logs", "explain", "events", "audit", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal", "thread"]),
     ("Start by itself", &["rule", "delivery"]),
-    ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
+    ("Continue and stop", &["wait", "cancel", "skip", "retry", "resume", "rewind", "fork"]),
     ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
     ("Maintain", &["env", "gc", "doctor", "config"]),
     ("Reference", &["agent", "schema", "lifecycle", "completion", "manual", "help"]),
@@ -100,9 +101,19 @@ fn without_server(error: &clap::Error) -> Option<Failure> {
 
 /// Returns the command line with its help in groups.
 pub(crate) fn command() -> Command {
-    let command = Args::command();
+    let command = with_examples(Args::command());
     let help = template(&command);
     command.help_template(help)
+}
+
+/// Adds the examples of the commands that are below another one.
+fn with_examples(mut command: Command) -> Command {
+    for (group, name, lines) in help_examples::EXAMPLES {
+        let text = format!("Examples:\n  {}", lines.join("\n  "));
+        command = command
+            .mut_subcommand(group, |below| below.mut_subcommand(name, |one| one.after_help(text.clone())));
+    }
+    command
 }
 
 /// Returns the template of the help: the groups, the examples, and clap's own list of options.
@@ -138,6 +149,44 @@ mod tests {
             let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains("Examples:\n  ") && after.contains(&format!("sprag {name}")), "{name}");
         }
+    }
+
+    #[test]
+    fn every_command_below_another_has_an_example_that_can_be_typed() {
+        let command = command();
+        for group in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            for one in group.get_subcommands().filter(|one| !one.is_hide_set()) {
+                let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+                let name = format!("sprag {} {}", group.get_name(), one.get_name());
+                assert!(after.contains("Examples:\n  ") && after.contains(&name), "{name}: {after}");
+            }
+        }
+        for (_, _, lines) in help_examples::EXAMPLES {
+            let text = lines.join("\n").replace("\\\n", "");
+            for line in text.lines() {
+                let parsed = command.clone().try_get_matches_from(words(line));
+                assert!(
+                    parsed.is_ok(),
+                    "{line}: {}",
+                    parsed.err().map(|error| error.to_string()).unwrap_or_default()
+                );
+            }
+        }
+    }
+
+    /// Splits a line as a shell does, as far as examples need it.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open), c) if c == open => quote = None,
+                (None, '\'' | '"') => quote = Some(c),
+                (None, ' ') => words.push(String::new()),
+                _ => words.last_mut().expect("there is one").push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod context;
 mod draw;
 mod exit;
 mod help;
+mod help_examples;
 mod help_texts;
 mod live;
 mod own_server;

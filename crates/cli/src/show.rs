@@ -113,6 +113,13 @@ pub(crate) fn line(text: &str) {
     let _ = writeln!(out, "{}", defused(text));
 }
 
+/// Ends the line on which a terminal has written the `^C` of an interrupt.
+pub(crate) fn end_line() {
+    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        eprintln!("");
+    }
+}
+
 /// Writes the contents of files to stdout, unchanged unless stdout is a terminal.
 pub(crate) fn contents(text: &str) {
     let mut out = std::io::stdout().lock();

@@ -63,8 +63,8 @@ fn principal(by: &str) -> &str {
 
 /// Whether a listed name means an author.
 fn means(name: &str, by: &str) -> bool {
-    let of_kind = |kind: &str| by.strip_prefix(kind).is_some_and(|of| of == name);
-    name == by || of_kind("token:") || of_kind("user:")
+    let of_kind = |kind: &str| by.strip_prefix(kind).is_some_and(|of| of == name && !of.is_empty());
+    name == by && !by.is_empty() || of_kind("token:") || of_kind("user:")
 }
 
 /// Shows the rule in words, such as `ada or bo, not the starter of the run`.

@@ -395,7 +395,7 @@ mod tests {
             ("wait: 1s\n  repeat: {until: 'true', max: 2}", "4:3 `repeat` has no effect on a `wait`"),
             (
                 "pipeline: child.yaml\n  repeat: {until: 'true', max: 2, delay: 1s}",
-                "4:42 `delay` has no effect in the `repeat` of a `pipeline`",
+                "4:42 `delay` has no effect in the `repeat` of a step with `pipeline`",
             ),
             ("run: 'echo {{ steps.a.outputs.n }}'", "3:17 step `a` has no field `outputs`"),
             ("end: completed\n  always: true", "4:3 `always` has no effect on an `end`"),

@@ -47,7 +47,10 @@ pub(crate) async fn events(
         if entries.is_empty() {
             tokio::select! {
                 () = events.wait(std::time::Duration::from_secs(2)) => {}
-                _ = interrupt.recv() => return Ok(Exit::Ok),
+                _ = interrupt.recv() => {
+                crate::show::end_line();
+                return Ok(Exit::Ok);
+            }
             }
         }
     }

@@ -76,7 +76,10 @@ pub(crate) async fn logs(
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
-            _ = interrupt.recv() => return Ok(Exit::Ok),
+            _ = interrupt.recv() => {
+                crate::show::end_line();
+                return Ok(Exit::Ok);
+            }
         }
     }
 }

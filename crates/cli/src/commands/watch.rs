@@ -72,7 +72,10 @@ pub(crate) async fn all(context: &Context) -> Result<Exit, Failure> {
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
-            _ = interrupt.recv() => return Ok(Exit::Ok),
+            _ = interrupt.recv() => {
+                crate::show::end_line();
+                return Ok(Exit::Ok);
+            }
             _ = terminate.recv() => return Ok(Exit::Ok),
         }
     }

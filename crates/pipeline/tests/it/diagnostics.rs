@@ -31,10 +31,10 @@ error: a step has no key `rum`
   |     ^^^
   |
   = note: expected one of id, description, run, call, agent, task, gate, wait,
-          pipeline, land, end, needs, when, matrix, foreach, max_parallel,
-          fail_fast, timeout, retry, repeat, check, on_fail, outputs, env, dir,
-          shell, secrets, queue, labels, priority, always, at_most_once,
-          sandbox, environment
+          steps, pipeline, land, end, needs, when, matrix, foreach,
+          max_parallel, fail_fast, timeout, retry, repeat, check, on_fail,
+          cache, outputs, env, dir, shell, secrets, queue, labels, priority,
+          always, at_most_once, sandbox, environment
   = help: did you mean `run`?
 ",
     );
@@ -231,7 +231,7 @@ fn programs_read_the_same_as_json() {
     let expected = json!([{
         "severity": "error", "file": "p.yaml", "line": 3, "column": 5, "end_line": 3, "end_column": 8,
         "message": "a step has no key `rum`",
-        "expected": "one of id, description, run, call, agent, task, gate, wait, pipeline, land, end, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, repeat, check, on_fail, outputs, env, dir, shell, secrets, queue, labels, priority, always, at_most_once, sandbox, environment",
+        "expected": "one of id, description, run, call, agent, task, gate, wait, steps, pipeline, land, end, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, repeat, check, on_fail, cache, outputs, env, dir, shell, secrets, queue, labels, priority, always, at_most_once, sandbox, environment",
         "nearest": "run",
     }]);
     assert_eq!(serde_json::to_value(&found).unwrap(), expected);
