@@ -207,7 +207,7 @@ fn every_failure_has_a_reason_and_logs_failed_shows_it() {
     sandbox.yaml("fan", "steps:\n  - id: fan\n    foreach: [0, 1, 0]\n    run: exit {{ item }}\n");
     sandbox.yaml(
         "when",
-        "steps:\n  - { id: a, run: echo a }\n  - { id: b, when: steps.a.outputs.j.nope > 3, run: echo b }\n",
+        "steps:\n  - { id: a, run: echo 1, outputs: { j: { stdout: json } } }\n  - { id: b, when: steps.a.outputs.j.nope > 3, run: echo b }\n",
     );
     let told = sandbox.sprag(["run", "child.yaml"]).expect(100).stderr;
     assert!(!told.contains("no reason was reported") && told.contains("t failed: exit code 7"), "{told}");

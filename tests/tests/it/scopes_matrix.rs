@@ -74,6 +74,7 @@ POST /v1/runs/{run}/retry run run
 POST /v1/runs/{run}/resume run run
 POST /v1/runs/{run}/rewind run run
 POST /v1/runs/{run}/fork run run
+POST /v1/runs/{run}/skip run run
 POST /v1/runs/{run}/signals run run
 POST /v1/runs/{run}/cancel run run
 GET /v1/threads read list

@@ -133,8 +133,7 @@ async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> R
         outcomes.tell(context, &row.path, if how.is_empty() { "removed" } else { &how });
     }
     if !outcomes.any {
-        let none = Failure::error(format!("nothing to remove: the worktree of run {run} is gone"));
-        return Err(Failure { exit: Exit::Nothing, ..none });
+        eprintln!("nothing to remove: the worktree of run {run} is gone");
     }
     outcomes.finish(context);
     Ok(Exit::Ok)

@@ -72,10 +72,7 @@ pub(crate) async fn all(context: &Context) -> Result<Exit, Failure> {
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
-            _ = interrupt.recv() => {
-                crate::show::end_line();
-                return Ok(Exit::Ok);
-            }
+            _ = interrupt.recv() => return Ok(Exit::Ok),
             _ = terminate.recv() => return Ok(Exit::Ok),
         }
     }
