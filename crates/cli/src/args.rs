@@ -244,7 +244,7 @@ pub(crate) enum Command {
     Skip {
         #[arg(help = THE_RUN_HELP)]
         run: String,
-        /// The step, or an item of a fan-out like 'each[3]'
+        /// The step, or an item of a fan-out like `each[3]`
         step: String,
         /// Leave the run to a worker and return at once
         #[arg(long)]
