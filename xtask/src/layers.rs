@@ -65,7 +65,7 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M10", layer("sim", "models", "sequence_given_back")),
     ("M11", layer("sim", "models", "sequence_given_back")),
     ("M12", layer("store", "store", "equality::")),
-    ("M13", layer("sim", "graphs", "")),
+    ("M13", layer("store", "store", "fan_out::p14_a_fail_fast")),
     ("M14", layer("sim", "models", "p14_two_items")),
     ("M15", layer("store", "store", "boards::")),
     ("M16", layer("sim", "models", "sequence_given_back")),

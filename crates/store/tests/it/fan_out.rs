@@ -80,6 +80,20 @@ fn p14_resumed_items_respect_the_limit_of_live_items() {
 }
 
 #[test]
+fn p14_a_fail_fast_fan_out_starts_no_item_after_a_failure() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let spread = Some(Spread { max_parallel: Some(1), fail_fast: true, open: false });
+        let run = create(&store, &plan(vec![PlanStep { spread, ..fan_out(4, None) }])).await;
+        let first = claim_all(&store).await;
+        assert_eq!(first.len(), 1);
+        finish(&store, &first[0], badly()).await;
+        assert!(claim_all(&store).await.is_empty(), "an item starts after another one failed");
+        assert_eq!(status(&store, run), "failed");
+    });
+}
+
+#[test]
 fn p16_a_fan_out_that_is_skipped_later_skips_its_items() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
