@@ -5,6 +5,7 @@
 //! `cgroup.kill`). Elsewhere the process table, markers and locks identify the processes of a tree.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::fd::OwnedFd,
@@ -121,20 +122,19 @@ pub fn kill_abandoned_cgroups(deadline: Duration) -> usize {
     ended
 }
 
+/// Whether a name consists of this prefix and the identity of a process that is gone: its namespace, its id and its start.
+pub(crate) fn is_of_a_gone_process(name: &OsStr, prefix: &str, namespace: u64) -> bool {
+    let rest = name.to_str().and_then(|name| name.strip_prefix(prefix)).unwrap_or_default();
+    let parts: Result<Vec<u64>, _> = rest.split('-').map(str::parse).collect();
+    let Ok(&[of_namespace, pid, start]) = parts.as_deref() else { return false };
+    let is_gone = |stat: Option<Stat>| stat.is_none_or(|stat| stat.start_time != start || stat.is_gone());
+    of_namespace == namespace && i32::try_from(pid).is_ok_and(|pid| Stat::of(pid).is_ok_and(is_gone))
+}
+
 fn kill_abandoned_trees(deadline: Duration) -> usize {
     let (Some(folder), Ok(namespace)) = (own_folder(), identity::pid_namespace()) else { return 0 };
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
-    let abandoned = names.filter(|entry| {
-        let name = entry.file_name();
-        let parts: Vec<u64> = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX))
-            .map(|rest| rest.split('-').filter_map(|part| part.parse().ok()).collect())
-            .unwrap_or_default();
-        let [of_namespace, pid, start] = parts[..] else { return false };
-        let is_gone = |stat: Option<Stat>| stat.is_none_or(|stat| stat.start_time != start || stat.is_gone());
-        of_namespace == namespace && i32::try_from(pid).is_ok_and(|pid| Stat::of(pid).is_ok_and(is_gone))
-    });
+    let abandoned = names.filter(|entry| is_of_a_gone_process(&entry.file_name(), PREFIX, namespace));
     let mut ended = 0;
     for cgroup in abandoned.filter_map(|entry| Cgroup::at(&entry.path())) {
         ended += usize::from(cgroup.is_populated());

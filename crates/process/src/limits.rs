@@ -21,7 +21,11 @@ use std::{
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::Cgroup, clock, identity, sys, table::Stat};
+use crate::{
+    cgroup::{Cgroup, is_of_a_gone_process},
+    clock, identity, sys,
+    table::Stat,
+};
 
 /// The prefix of the names of our cgroups.
 const PREFIX: &str = "sprag-limit-";
@@ -256,6 +260,7 @@ fn counter(file: &Path, name: &str) -> u64 {
 
 /// Removes the empty cgroups of killed supervisors, below those of this process.
 pub(crate) fn remove_abandoned() {
+    let Ok(namespace) = identity::pid_namespace() else { return };
     let unified = unified_folder().map(|(own, mount)| {
         own.ancestors()
             .take_while(|folder| folder.starts_with(&mount))
@@ -266,19 +271,7 @@ pub(crate) fn remove_abandoned() {
         [Controller::Memory, Controller::Cpu, Controller::Pids].into_iter().filter_map(controller_folder);
     for folder in unified.into_iter().flatten().chain(single) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let parts: Vec<u64> = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(PREFIX))
-                .map(|rest| rest.split('-').filter_map(|part| part.parse().ok()).collect())
-                .unwrap_or_default();
-            let [of_namespace, pid, start] = parts[..] else { continue };
-            if Ok(of_namespace) != identity::pid_namespace().map_err(drop) {
-                continue;
-            }
-            let Ok(pid) = i32::try_from(pid) else { continue };
-            let lives = Stat::of(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.start_time == start));
-            if !lives {
+            if is_of_a_gone_process(&entry.file_name(), PREFIX, namespace) {
                 // The namespace of its processes has ended with the supervisor.
                 let _ = fs::remove_dir(entry.path());
             }

@@ -29,12 +29,8 @@ pub(crate) fn config(context: &Context) -> Result<Exit, Failure> {
         .map(|(name, setting)| {
             let (text, file) = match setting {
                 Some(setting) => (value(setting).to_string(), setting.file.display().to_string()),
-                // The data directory has a value in any case.
-                None if name == "data" => {
-                    let named = std::env::args().any(|word| word.starts_with("--data"));
-                    let from = if named { "--data" } else { "SPRAG_DATA or the default" };
-                    (context.data.display().to_string(), from.to_owned())
-                }
+                // The data directory has a value in any case: that of an option, of SPRAG_DATA, or the default.
+                None if name == "data" => (context.data.display().to_string(), "not in a file".to_owned()),
                 None => ("-".to_owned(), String::new()),
             };
             vec![name.to_owned(), plain(&text), plain(&file)]

@@ -67,7 +67,7 @@ pub(crate) async fn logs(
             wanted.check_attempt(&executions, &chosen)?;
             if failed && chosen.is_empty() {
                 // Steps without a log of their own: children, conditions, gates.
-                if !tell_failures(&app, &known)? {
+                if tell_failures(&app, &known)?.is_empty() {
                     eprintln!("no step of run {id} has failed");
                 }
                 return Ok(Exit::Ok);

@@ -8,8 +8,8 @@ use serde_json::json;
 use sprag_app::bus::Address;
 use sprag_app::view::UncommittedView;
 use sprag_app::{
-    App, Builder, Cancelled, Engine, Id, NewWorker, Row, RunLabels, RunRow, Started, abandon_dead_owners,
-    is_attended,
+    App, Builder, Cancelled, Engine, FailedStep, Id, NewWorker, Row, RunLabels, RunRow, Started,
+    abandon_dead_owners, is_attended,
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 use sprag_pipeline::LoadedPipeline;
@@ -337,12 +337,9 @@ pub(crate) fn outcome(
     let told =
         format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
     eprintln!("{}{why}", told.trim_end());
-    let mut is_blocked = false;
-    if status == RunStatus::Failed {
-        tell_failures(app, known)?;
-        // Only a person can make room for a landing; the step itself has done its part.
-        is_blocked = sprag_app::failures(app, known)?.iter().any(|step| step.why.starts_with("blocked: "));
-    }
+    let failures = if status == RunStatus::Failed { tell_failures(app, known)? } else { Vec::new() };
+    // Only a person can make room for a landing; the step itself has done its part.
+    let is_blocked = failures.iter().any(|step| step.why.starts_with("blocked: "));
     let next = match status {
         RunStatus::Completed => format!("sprag status {run} · sprag logs {run}"),
         RunStatus::Failed if is_blocked => format!("sprag explain {run} · sprag resume {run}"),
@@ -355,8 +352,8 @@ pub(crate) fn outcome(
 }
 
 /// Prints each failure with the last lines of its log.
-/// Prints every failure of a run. Returns whether there are any.
-pub(crate) fn tell_failures(app: &App, known: &RunWithPlan) -> Result<bool, Failure> {
+/// Prints every failure of a run, and returns them.
+pub(crate) fn tell_failures(app: &App, known: &RunWithPlan) -> Result<Vec<FailedStep>, Failure> {
     /// The most failures that are printed; further ones are counted.
     const MOST: usize = 20;
     let style = Style::stderr();
@@ -375,7 +372,7 @@ pub(crate) fn tell_failures(app: &App, known: &RunWithPlan) -> Result<bool, Fail
     if failures.len() > MOST {
         eprintln!("and {}", counted(failures.len() - MOST, "more failure"));
     }
-    Ok(!failures.is_empty())
+    Ok(failures)
 }
 
 pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure> {
