@@ -57,6 +57,28 @@ pub fn build() -> &'static str {
     file("index.html").map_or("none", |page| &page.hash)
 }
 
+/// The scripts of each page, as `dist/preloads.txt` lists them: the form of its path, and the value of a `Link` header.
+static PRELOADS: LazyLock<Vec<(Vec<String>, String)>> = LazyLock::new(|| {
+    let listed = Dist::get("preloads.txt").map(|file| file.data.into_owned()).unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let form = words.next()?.split('/').map(str::to_owned).collect();
+        let links: Vec<String> = words.map(|name| format!("</{name}>; rel=modulepreload")).collect();
+        Some((form, links.join(", ")))
+    };
+    String::from_utf8_lossy(&listed).lines().filter_map(line).collect()
+});
+
+/// Returns the `Link` header with which the page at `path` loads its scripts while the first one is still being read; none
+/// for a path that is no page.
+pub fn preloads(path: &str) -> Option<&'static str> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let fits = |form: &[String]| {
+        form.len() == parts.len() && form.iter().zip(&parts).all(|(form, part)| form == "*" || form == part)
+    };
+    PRELOADS.iter().find(|(form, _)| fits(form)).map(|(_, links)| links.as_str())
+}
+
 fn compressed(bytes: &[u8]) -> Option<&'static [u8]> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
     gzip.write_all(bytes).ok()?;
@@ -71,5 +93,25 @@ fn kind(name: &str) -> &'static str {
         "svg" => "image/svg+xml",
         "json" | "map" => "application/json",
         _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_names_the_scripts_that_it_needs() {
+        for (path, script) in
+            [("/", "Now"), ("/runs", "Runs"), ("/runs/abc", "Run"), ("/runs/abc/steps/x", "Log")]
+        {
+            let links = preloads(path).unwrap_or_default();
+            assert!(links.contains(&format!("</assets/{script}-")), "{path}: {links}");
+            let named = links.split(['<', '>']).filter(|part| part.starts_with("/assets/"));
+            for name in named {
+                assert!(file(&name[1..]).is_some(), "{path} names {name}");
+            }
+        }
+        assert_eq!((preloads("/nowhere"), preloads("/runs/a/b")), (None, None));
     }
 }

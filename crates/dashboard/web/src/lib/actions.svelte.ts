@@ -1,6 +1,6 @@
 // Everything that a person can do with a run or a question. Each action is described before it happens, and the server
 // decides: its refusal is shown as it says it.
-import { client, told, type Gate, type RunDetail } from './api';
+import { client, sentence, told, type Gate, type RunDetail } from './api';
 import { go, runUrl } from './router.svelte';
 
 export interface Wanted {
@@ -164,39 +164,70 @@ export function signal(run: string): void {
   ask({
     title: `Send a signal to run ${run}`,
     says: ['A step that waits for it continues. A signal for a later step is kept.'],
-    asks: 'The name, and on the next line the data as JSON, if any',
-    rows: 4,
-    required: true,
+    fields: [
+      { name: 'name', label: 'Name', required: true },
+      { name: 'data', label: 'Data as JSON (optional)', rows: 4 },
+    ],
     button: 'Send',
     command: `sprag signal ${run} NAME`,
-    act: async (text) => {
-      const [name = '', ...rest] = text.trim().split('\n');
-      const json = rest.join('\n').trim();
-      const payload = json ? JSON.parse(json) : undefined;
-      const { data } = await told(
-        client.POST('/v1/runs/{run}/signals', { params: { path: { run } }, body: { name: name.trim(), payload } }),
-      );
+    act: async (_, fields) => {
+      const name = (fields.name ?? '').trim();
+      const json = (fields.data ?? '').trim();
+      let payload;
+      try {
+        payload = json ? JSON.parse(json) : undefined;
+      } catch {
+        throw new Error('The data must be JSON, such as {"ok": true}.');
+      }
+      const { data } = await told(client.POST('/v1/runs/{run}/signals', { params: { path: { run } }, body: { name, payload } }));
       say(data.received_by ? `${data.received_by} received it.` : 'It is kept for a later step.');
     },
   });
 }
 
+export function skip(run: RunDetail, step: string, needs: Map<string, string[]>): void {
+  const after = dependents(step, needs).slice(1);
+  ask({
+    title: `Skip ${step} of run ${run.id}?`,
+    says: ['If it runs, it is stopped. It counts as done for the steps that need it' + (after.length ? ':' : '.')],
+    list: after,
+    button: 'Skip',
+    danger: true,
+    command: `sprag skip ${run.id} ${step}`,
+    act: async () => {
+      await told(client.POST('/v1/runs/{run}/skip', { params: { path: { run: run.id } }, body: { step } }));
+      say(`${step} is skipped.`);
+    },
+  });
+}
+
+/** Ends the pause before the next try or round of a step. */
+export async function tryNow(run: string, step: string): Promise<void> {
+  await told(client.POST('/v1/runs/{run}/retry', { params: { path: { run } }, body: { step, now: true } }));
+  say(`${step} starts now.`);
+}
+
 /** Answers a question. The last choice rejects, as on the command line. */
-export async function answer(gate: Gate, choice: string, approved: boolean, comment: string): Promise<void> {
-  const body = { approved, choice: gate.choices.length ? choice : null, comment: comment.trim() || null };
+export async function answer(gate: Gate, choice: string, approved: boolean, comment: string, fields: Record<string, unknown> = {}): Promise<void> {
+  // Among choices, the server knows which of them reject.
+  const body = { approved: gate.choices.length ? null : approved, choice: gate.choices.length ? choice : null, comment: comment.trim() || null, fields: fields as Record<string, never> };
   await told(client.POST('/v1/gates/{id}/answer', { params: { path: { id: gate.id } }, body }));
   say(`${gate.step}: ${choice}.`);
 }
 
-/** Cancels each of these runs and says how many the server refused. */
-export async function cancelAll(ids: string[]): Promise<void> {
-  let refused = 0;
+/** Does one thing to each of these runs, one after the other, and says how many the server refused, and why the first one. */
+export async function toAll(ids: string[], verb: 'cancel' | 'retry' | 'resume', done: string): Promise<void> {
+  const refused: string[] = [];
   for (const run of ids) {
     try {
-      await told(client.POST('/v1/runs/{run}/cancel', { params: { path: { run } } }));
-    } catch {
-      refused++;
+      const params = { path: { run } };
+      if (verb === 'cancel') await told(client.POST('/v1/runs/{run}/cancel', { params }));
+      else if (verb === 'retry') await told(client.POST('/v1/runs/{run}/retry', { params, body: {} }));
+      else await told(client.POST('/v1/runs/{run}/resume', { params }));
+    } catch (error) {
+      refused.push(`${run}: ${sentence(error)}`);
     }
   }
-  say(`${ids.length - refused} runs are being cancelled.${refused ? ` ${refused} had ended.` : ''}`, refused > 0);
+  const count = ids.length - refused.length;
+  say(`${count} run${count === 1 ? '' : 's'} ${done}.${refused.length ? ` ${refused.length} refused, such as ${refused[0]}` : ''}`, refused.length > 0);
 }

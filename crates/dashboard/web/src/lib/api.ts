@@ -54,7 +54,7 @@ export async function told<T>(call: Promise<Answered<T>>): Promise<{ data: T; se
 }
 
 /** Calls an endpoint by its path, with an answer of type `T`: for parts of the API that have types of their own. */
-export function call<T>(method: 'GET' | 'POST', path: string, body?: unknown): Promise<{ data: T; seq: number }> {
+export function call<T>(method: 'GET' | 'POST' | 'DELETE', path: string, body?: unknown): Promise<{ data: T; seq: number }> {
   const headers: Record<string, string> = body === undefined ? {} : { 'content-type': 'application/json' };
   const asked = fetch(path, { method, headers, credentials: 'same-origin', body: body === undefined ? undefined : JSON.stringify(body) });
   return told(

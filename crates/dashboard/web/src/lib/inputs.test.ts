@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { bounds, initial, valueOf, type Input } from './inputs';
+import { bounds, fieldsOf, initial, valueOf, valuesOf, type Input } from './inputs';
 
 const input = (type: string, more: Partial<Input> = {}) => ({ name: 'x', type, required: false, allowed: [], ...more }) as Input;
 
@@ -23,5 +23,16 @@ test('what does not fit is a sentence', () => {
 test('defaults and bounds are shown', () => {
   expect(initial(input('list', { default: [1] as never }))).toBe('[1]');
   expect(initial(input('string', { default: 'here' as never }))).toBe('here');
-  expect(bounds(input('string', { min: 2, pattern: '[a-z]+' }))).toBe('string, at least 2 characters, fits [a-z]+');
+  expect(bounds(input('string', { min: 2, pattern: '[a-z]+' }))).toBe('at least 2 characters, fits [a-z]+');
+});
+
+test('a form leaves out what was not touched, and asks for what is required', () => {
+  const inputs = [input('string', { name: 'a', required: true }), input('integer', { name: 'b', default: 5 as never })];
+  expect(valuesOf(inputs, { a: 'x' })).toEqual({ a: 'x' });
+  expect(valuesOf(inputs, { a: 'x', b: '7' })).toEqual({ a: 'x', b: 7 });
+  expect(() => valuesOf([input('integer', { name: 'b', required: true })], {})).toThrow('b must be set.');
+  expect(() => valuesOf(inputs, { b: '7' })).toThrow('a must be set.');
+  // An answer that sends a run back needs no form.
+  expect(valuesOf([input('integer', { name: 'b', required: true })], {}, false)).toEqual({});
+  expect(fieldsOf({ fields: [{ name: 'p', type: 'string', required: true, enum: ['x', 'y'] }] } as never)[0]?.allowed).toEqual(['x', 'y']);
 });

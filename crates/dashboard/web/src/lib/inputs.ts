@@ -1,7 +1,29 @@
-// The inputs of a pipeline as a form: what is typed becomes a value of the declared type, or a sentence about why not.
+// The inputs of a pipeline, and the fields of a question, as a form: what is typed becomes a value of the declared type, or a
+// sentence about why not.
 import type { Schemas } from './api';
 
 export type Input = Schemas['InputView'];
+
+/** Returns the fields of a question in the form of inputs. */
+export function fieldsOf(gate: Schemas['GateView']): Input[] {
+  const number = (value: unknown) => (typeof value === 'number' ? value : undefined);
+  return (gate.fields ?? []).map((field) => ({ ...field, allowed: field.enum ?? [], min: number(field.min), max: number(field.max) }));
+}
+
+/**
+ * Returns the values of a form. An untouched field is left out, so that its default applies. `strict` asks for what is
+ * required. Throws a sentence.
+ */
+export function valuesOf(inputs: Input[], texts: Record<string, string>, strict = true): Record<string, unknown> {
+  const values: Record<string, unknown> = {};
+  for (const input of inputs) {
+    const required = strict && input.required;
+    if (texts[input.name] === undefined && !required) continue;
+    const value = valueOf({ ...input, required }, texts[input.name] ?? initial(input));
+    if (value !== undefined) values[input.name] = value;
+  }
+  return values;
+}
 
 /** Returns the text that a field starts with. */
 export function initial(input: Input): string {
@@ -14,8 +36,9 @@ export function initial(input: Input): string {
 export function valueOf(input: Input, text: string): unknown {
   const wrong = (what: string) => new Error(`${input.name} must be ${what}.`);
   if (input.type === 'string') {
-    if (text === '' && !input.required) return undefined;
-    return text;
+    if (text !== '') return text;
+    if (input.required) throw wrong('set');
+    return undefined;
   }
   const trimmed = text.trim();
   if (trimmed === '') {
@@ -45,7 +68,8 @@ export function valueOf(input: Input, text: string): unknown {
 /** Returns a few words about the values that an input accepts. */
 export function bounds(input: Input): string {
   const of = input.type === 'string' ? ' characters' : input.type === 'list' ? ' items' : '';
-  const words: string[] = [input.type];
+  // That a text is text need not be said.
+  const words: string[] = input.type === 'string' || input.allowed.length ? [] : [input.type];
   if (typeof input.min === 'number') words.push(`at least ${input.min}${of}`);
   if (typeof input.max === 'number') words.push(`at most ${input.max}${of}`);
   if (input.pattern) words.push(`fits ${input.pattern}`);

@@ -52,3 +52,13 @@ export function runUrl(run: string, tab?: string): string {
 export function stepUrl(run: string, step: string): string {
   return `/runs/${encodeURIComponent(run)}/steps/${encodeURIComponent(step)}`;
 }
+
+export function threadPage(run: string, step: string): string {
+  return `/agents/${encodeURIComponent(run)}/${encodeURIComponent(step)}`;
+}
+
+/** The page of a rule: its name is that of its pipeline, a slash, and its id. */
+export function rulePage(name: string): string {
+  const at = name.indexOf('/');
+  return `/rules/${encodeURIComponent(name.slice(0, at))}/${encodeURIComponent(name.slice(at + 1))}`;
+}

@@ -24,6 +24,27 @@ export interface Rule {
   decisions: Decision[];
   run: string | null;
   missed: number;
+  generation: number;
+  changed_ms: number;
+  looks_ms?: number | null;
+  waits_for?: string | null;
+  refs?: Record<string, string> | null;
+  refused?: { count: number; reason: string; last_ms: number } | null;
+}
+export interface Explanation {
+  rule: string;
+  status: string;
+  reason: string;
+  watched: boolean;
+}
+export interface EventDetail {
+  id: string;
+  rule: string;
+  kind: string;
+  key: string;
+  received_ms: number;
+  event: unknown;
+  decisions: Decision[];
 }
 export interface Tested {
   decision: string;
@@ -39,6 +60,8 @@ export interface Thread {
   status: string;
   turns: number;
   held_by?: string | null;
+  tokens?: number | null;
+  cost_usd?: number | null;
 }
 
 /** The path of a rule: its name is that of its pipeline, a slash, and its id. */
@@ -50,4 +73,17 @@ export function ruleUrl(name: string, verb = ''): string {
 
 export function threadUrl(thread: Pick<Thread, 'run' | 'step'>, verb: string): string {
   return `/v1/runs/${encodeURIComponent(thread.run)}/steps/${encodeURIComponent(thread.step)}/thread/${verb}`;
+}
+
+/** Returns the tokens and the price of agents in words; nothing if neither is known. */
+export function used(tokens: number | null | undefined, cost: number | null | undefined): string {
+  const count = typeof tokens === 'number' ? `${tokens < 10_000 ? tokens : `${Math.round(tokens / 1000)}k`} tokens` : '';
+  const price = typeof cost === 'number' ? `$${cost < 0.01 ? cost.toFixed(3) : cost.toFixed(2)}` : '';
+  return [count, price].filter(Boolean).join(' · ');
+}
+
+/** Returns the same for the result of an execution. */
+export function usedBy(result: unknown): string {
+  const outputs = (result as { outputs?: { tokens?: number; cost_usd?: number | null } } | null)?.outputs;
+  return outputs && 'session' in outputs ? used(outputs.tokens, outputs.cost_usd) : '';
 }

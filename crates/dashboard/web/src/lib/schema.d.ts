@@ -368,6 +368,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/durations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the usual time that a pipeline and its steps take
+         * @description Medians of its last ten completed runs that the caller reaches. A pipeline without such runs has none.
+         */
+        get: operations["pipelines_durations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/environments": {
         parameters: {
             query?: never;
@@ -786,7 +806,8 @@ export interface paths {
         /** List rules */
         get: operations["rules_list"];
         put?: never;
-        post?: never;
+        /** Apply the rules of a pipeline: rules that it no longer has are retired */
+        post: operations["rules_apply"];
         delete?: never;
         options?: never;
         head?: never;
@@ -802,6 +823,41 @@ export interface paths {
         };
         /** Show a rule with its next ticks and its last decisions */
         get: operations["rules_show"];
+        put?: never;
+        post?: never;
+        /** Remove a rule; its history stays */
+        delete: operations["rules_retire"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/backfill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the ticks between two times to a rule; those that it has taken start nothing */
+        post: operations["rules_backfill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rules/{pipeline}/{rule}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Explain why a rule did or did not fire last, or what it waits for */
+        get: operations["rules_explain"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1199,7 +1255,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Retry the failed steps, or one step and all steps that depend on it */
+        /**
+         * Retry the failed steps, or one step and all steps that depend on it
+         * @description With `now`, the run is live and the step waits for the delay before its next try or round, which then starts at once.
+         */
         post: operations["runs_retry"];
         delete?: never;
         options?: never;
@@ -1235,6 +1294,26 @@ export interface paths {
         put?: never;
         /** Send a signal to a run that waits for it now or later */
         post: operations["gates_signal"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/skip": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Skip a step of a live run: it counts as done for the steps that need it
+         * @description A step that has begun is stopped first. A step whose needs are open is skipped when they are met.
+         */
+        post: operations["runs_skip"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1340,10 +1419,34 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show the thread of an agent step */
+        /** Show the thread of an agent step, with the parts of its conversation */
         get: operations["threads_show"];
         put?: never;
         post?: never;
+        /**
+         * Remove a thread
+         * @description An agent that answers a message in it is stopped, and it takes no further messages.
+         */
+        delete: operations["threads_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/steps/{step}/thread/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Archive a thread
+         * @description It takes no further messages, and lists leave it out.
+         */
+        post: operations["threads_archive"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1378,6 +1481,26 @@ export interface paths {
         put?: never;
         /** Stop an agent that answers a message */
         post: operations["threads_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/runs/{run}/steps/{step}/thread/transcript": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the transcript of a thread
+         * @description All events of the agent in order: those of the step's attempts, and those of people's messages. Secrets are masked.
+         */
+        get: operations["threads_transcript"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1557,8 +1680,25 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Remove a token: requests with it are refused */
+        /** Remove a token with all its secrets: requests with it are refused */
         delete: operations["tokens_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokens/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a token a new secret: both are valid until the overlap ends */
+        post: operations["tokens_rotate"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1663,6 +1803,47 @@ export interface paths {
         put?: never;
         /** Ask or tell about the environment of a run, while holding a step of it */
         post: operations["work_ask"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/work/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Read a piece of a file that an earlier step has passed on
+         * @description The worker must hold a step whose names contain the path; other files are not found. An empty answer is the file's end.
+         */
+        post: operations["work_read"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/work/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Add to a file that an execution passes on
+         * @description Bytes that are there already are passed over, so that a piece can be sent again. The answer has the path of the server's
+         *     copy, which the worker reports as the value of the output.
+         */
+        post: operations["work_append_file"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1888,6 +2069,31 @@ export interface components {
             /** @description One result for each task, in order. */
             tasks: components["schemas"]["TaskAdded"][];
         };
+        /** @description Applied rules. */
+        Applied: {
+            /** @description Whether nothing was written. */
+            dry: boolean;
+            /** @description The rules, each with what became of it. */
+            rules: components["schemas"]["AppliedRule"][];
+        };
+        /** @description The effect of applying one rule. */
+        AppliedRule: {
+            /** @description The full name. */
+            name: string;
+            /** @description The effect. */
+            outcome: components["schemas"]["RuleOutcome"];
+        };
+        /** @description A request to apply the rules of a pipeline: its text, or the name of one of the project's pipelines. */
+        Apply: {
+            /** @description The folder in which the runs work; the project's folder if it is left out. */
+            dir?: string | null;
+            /** @description Whether only to tell what would happen. */
+            dry?: boolean;
+            /** @description The name of one of the project's pipelines. */
+            pipeline?: string | null;
+            /** @description The pipeline itself, in YAML. */
+            yaml?: string | null;
+        };
         /** @description An output file of a step. */
         Artifact: {
             /**
@@ -1934,6 +2140,13 @@ export interface components {
             step?: string | null;
             /** @description The pipeline, rule, account, token, webhook or queue. */
             subject?: string | null;
+        };
+        /** @description The effect of a backfill. */
+        Backfilled: {
+            /** @description The number of ticks that the rule had taken before. */
+            known: number;
+            /** @description The ticks that were given to the rule, by their keys. */
+            new: string[];
         };
         /** @description A step that failed because of an obstacle that only a person can remove. After that, a resume tries again. */
         BlockedStep: {
@@ -2222,6 +2435,22 @@ export interface components {
              */
             yaml: string;
         };
+        /** @description The usual time that a pipeline takes. */
+        DurationsView: {
+            /** @description The pipeline's name. */
+            pipeline: string;
+            /**
+             * Format: int64
+             * @description The median time of these runs, in milliseconds; absent if there are none.
+             */
+            run_ms?: number | null;
+            /** @description The number of completed runs that were looked at; at most 10. */
+            runs: number;
+            /** @description The median time of each step, in milliseconds: of the last attempt in each of these runs. */
+            steps: {
+                [key: string]: number;
+            };
+        };
         /** @description An applied transition. */
         EntryView: {
             /** @description The actor that reported the event. */
@@ -2243,6 +2472,8 @@ export interface components {
             from?: string | null;
             /** @description The id of the entity. */
             id: string;
+            /** @description The name of the worker, if the entry is about a worker that is still known. */
+            name?: string | null;
             /** @description The path of an environment. */
             path?: string | null;
             /** @description The reason of a failure. */
@@ -2333,6 +2564,11 @@ export interface components {
             attempt: number;
             /** @description The kind of its work, in one word, such as `run` or `agent`. */
             kind: string;
+            /**
+             * @description The last line that it printed, at the moment of this answer; absent if it printed nothing, if its log is not here,
+             *     and beyond the first 100 executions.
+             */
+            last_line?: string | null;
             /** @description The end of the worker's lease without a heartbeat. */
             lease_until: string;
             /** @description The run's own name, if it has one. */
@@ -2409,6 +2645,18 @@ export interface components {
             /** @description The condition that the whole run waits for. */
             waits_for?: string | null;
         };
+        /** @description The reason why a rule did or did not fire last, or what it waits for. */
+        ExplainedRule: {
+            last?: components["schemas"]["DecisionView"] | null;
+            /** @description One sentence. */
+            reason: string;
+            /** @description The full name. */
+            rule: string;
+            /** @description The status. */
+            status: string;
+            /** @description Whether a process is there that fires rules. */
+            watched: boolean;
+        };
         /** @description The report of a failure. */
         Failed: {
             /** @description Whether another try is useless. */
@@ -2428,6 +2676,8 @@ export interface components {
              * @description The number of attempts that the pipeline allows in one round.
              */
             attempts: number;
+            /** @description The value of the item for people; absent for other steps. */
+            item?: string | null;
             /** @description The last lines that the attempt printed, as far as its log is here. */
             last_lines: string[];
             /** @description The run: the one that was asked about, or a child run. */
@@ -2471,6 +2721,16 @@ export interface components {
             /** @description The number of removed lines. */
             removed: number;
         };
+        /** @description The part of a passed-on file that the server has. */
+        FileSize: {
+            /** @description The path of the server's copy: the value of the output. */
+            path: string;
+            /**
+             * Format: int64
+             * @description The number of bytes.
+             */
+            size: number;
+        };
         /** @description A request to fire a rule. */
         Fire: {
             event?: components["schemas"]["GivenEvent"] | null;
@@ -2495,6 +2755,8 @@ export interface components {
         };
         /** @description A question, a point in time or a signal that a run waits for. */
         GateView: {
+            /** @description The names of those who may answer; absent if everyone may. */
+            answer_by?: string[];
             /** @description The question, or the signal's name. */
             ask?: string | null;
             /** @description The possible answers. */
@@ -2509,6 +2771,8 @@ export interface components {
             leads_to?: {
                 [key: string]: string;
             };
+            /** @description `starter` if the starter of the run may not answer. */
+            not_by?: string | null;
             /** @description The time when it was opened. */
             opened_at: string;
             /** @description The name of the run's pipeline. */
@@ -2718,7 +2982,7 @@ export interface components {
         /** @description A declared input of a pipeline. */
         InputView: {
             /** @description The allowed values; empty if any value of the type is allowed. */
-            allowed: Record<string, never>[];
+            allowed: unknown[];
             /** @description The value of a run that does not set it. */
             default?: unknown;
             /** @description The author's description. */
@@ -2925,6 +3189,8 @@ export interface components {
         Me: {
             /** @description Whether the server requires a token. */
             auth: boolean;
+            /** @description The token's limits; absent if it has none. */
+            limits?: components["schemas"]["TokenLimits"];
             /** @description The token's name; absent if the server requires none. */
             name?: string | null;
             /**
@@ -2981,6 +3247,10 @@ export interface components {
         NewRun: {
             /** @description The folder in which its commands run; the project's folder if it is left out. */
             dir?: string | null;
+            /** @description The texts of the child pipelines and prompt files that `yaml` refers to, by their paths from its folder. */
+            files?: {
+                [key: string]: string;
+            };
             /** @description Runs only this step and all steps that need it. */
             from?: string | null;
             /** @description The run's inputs. */
@@ -3031,6 +3301,8 @@ export interface components {
              * @description The seconds until it expires; it never expires if this is left out.
              */
             expires_in_s?: number | null;
+            /** @description The token's limits; none if they are left out. `admin` cannot be limited, and `work` only to queues and hosts. */
+            limits?: components["schemas"]["TokenLimits"];
             /** @description The token's name. */
             name: string;
             /** @description The token's scopes. */
@@ -3304,6 +3576,8 @@ export interface components {
         };
         /** @description The step from which a retry starts. */
         RetryFrom: {
+            /** @description Whether to start the next try of a step of a live run that waits for its delay, instead. */
+            now?: boolean;
             /** @description The step; all failed steps if it is left out. */
             step?: string | null;
         };
@@ -3345,6 +3619,19 @@ export interface components {
             /** @description The step. */
             to: string;
         };
+        /** @description A request to give a token a new secret. */
+        Rotate: {
+            /**
+             * Format: int32
+             * @description The seconds for which the old secret stays valid; 600 if this is left out.
+             */
+            overlap_s?: number | null;
+        };
+        /**
+         * @description The effect of applying one rule.
+         * @enum {string}
+         */
+        RuleOutcome: "new" | "changed" | "unchanged" | "retired" | "stays retired";
         /** @description One row of a lifecycle table. */
         RuleView: {
             /** @description The event. */
@@ -3477,6 +3764,20 @@ export interface components {
             /** @description A token. */
             token?: string | null;
         };
+        /** @description The step to skip. */
+        SkipStep: {
+            /** @description The step, or an item of a fan-out such as `each[3]`. */
+            step: string;
+        };
+        /** @description The ticks to give to a rule. */
+        Span: {
+            /** @description Whether ticks that the rule has taken before are decided again. */
+            again?: boolean;
+            /** @description The first time, such as 2030-01-31T08:00:00Z. */
+            from: string;
+            /** @description The last time. */
+            to: string;
+        };
         /** @description A run that was started. */
         StartedView: components["schemas"]["RunView"] & {
             uncommitted?: components["schemas"]["UncommittedView"] | null;
@@ -3496,6 +3797,8 @@ export interface components {
             };
             /** @description The run's own name; nothing if it was given none. */
             name?: string | null;
+            /** @description The last reports and notes of the agents of its steps; absent if there are none. */
+            notes?: components["schemas"]["StepNote"][];
             /** @description The pipeline's name. */
             pipeline: string;
             /** @description Its status. */
@@ -3513,6 +3816,17 @@ export interface components {
             /** @description The step. */
             step: components["schemas"]["StepView"];
         };
+        /** @description A note or a report of a step's agent. */
+        StepNote: {
+            /** @description The time at which it was written. */
+            at: string;
+            /** @description `report` or `note`. */
+            kind: string;
+            /** @description The step whose agent wrote it. */
+            step: string;
+            /** @description The text. */
+            text: string;
+        };
         /** @description A step of a run. */
         StepView: {
             /**
@@ -3522,8 +3836,15 @@ export interface components {
             attempt: number;
             /** @description The child run of the step. */
             child?: string | null;
+            /** @description The time of its end; absent before. */
+            ended_at?: string | null;
             /** @description Its id; an item of a fan-out is `step[2]`. */
             id: string;
+            /**
+             * @description The value of the item for people, in at most 40 characters; absent for other steps, and after the first 1,000
+             *     items of a run.
+             */
+            item?: string | null;
             /** @description The fan-out that it is an item of. */
             item_of?: string | null;
             items?: components["schemas"]["ItemsView"] | null;
@@ -3540,6 +3861,10 @@ export interface components {
              * @description The round of its `repeat`, from 1; absent if it has none.
              */
             round?: number | null;
+            /** @description Whether it is a service, which runs beside the other steps. */
+            service?: boolean;
+            /** @description The time of the start of its first attempt; absent before. */
+            started_at?: string | null;
             /** @description Its status. */
             status: string;
             waiting_for?: components["schemas"]["WaitingFor"] | null;
@@ -3653,13 +3978,13 @@ export interface components {
         };
         /** @description The decision that an event would get. */
         TestView: {
-            /** @description `start`, `skip` or `fail`. */
+            /** @description `start`, `hold` (a run that starts later), `skip` or `fail`. */
             decision: string;
             /** @description The event, as conditions and inputs see it. */
             event: Record<string, never>;
             /** @description The inputs of the run that would start. */
             inputs?: Record<string, never> | null;
-            /** @description The reason why none would. */
+            /** @description The reason why none would, or why it would wait. */
             reason?: string | null;
         };
         /** @description The answer to a test message. */
@@ -3667,10 +3992,57 @@ export interface components {
             /** @description The status with which the receiver accepted it. */
             answer: string;
         };
+        /** @description A thread and its conversation. */
+        ThreadDetail: components["schemas"]["ThreadView"] & {
+            /**
+             * @description The parts of the conversation, oldest first: the attempts of the step, then the messages of people. Of the messages,
+             *     those of the newest 200 runs.
+             */
+            parts: components["schemas"]["ThreadPart"][];
+            /** @description The prompt of its step, as the pipeline has it: templates are not filled in. */
+            prompt: string;
+        };
+        /** @description A part of a conversation. The log of its attempt is the transcript. */
+        ThreadPart: {
+            /**
+             * Format: int32
+             * @description The attempt, from 1.
+             */
+            attempt: number;
+            /**
+             * Format: double
+             * @description The price in US dollars, as the agent reports it.
+             */
+            cost_usd?: number | null;
+            /** @description The time of the message, or of the attempt's creation. */
+            created_at: string;
+            /** @description The time of its end. */
+            ended_at?: string | null;
+            /** @description The message of a person; absent for an attempt of the step itself. */
+            message?: string | null;
+            /** @description The run: that of the step, or the one in which the agent answers a message. */
+            run: string;
+            /** @description The time when a worker received it. */
+            started_at?: string | null;
+            /** @description The status of the execution. */
+            status: string;
+            /** @description The step of that run. */
+            step: string;
+            /**
+             * Format: int64
+             * @description The tokens that it used; absent if the agent reported none, or before the end.
+             */
+            tokens?: number | null;
+        };
         /** @description A thread, for people and programs. */
         ThreadView: {
             /** @description The agent, as the pipeline names it. */
             agent: string;
+            /**
+             * Format: double
+             * @description The price of these turns in US dollars, as far as the agent reports it.
+             */
+            cost_usd?: number | null;
             /** @description The run whose execution holds it; absent if none does. */
             held_by?: string | null;
             /** @description The pipeline of the run. */
@@ -3683,6 +4055,11 @@ export interface components {
             step: string;
             /** @description The name of the thread: `RUN/STEP`. */
             thread: string;
+            /**
+             * Format: int64
+             * @description The tokens that its finished turns used, as far as the agent reports them. In a list, without people's messages.
+             */
+            tokens?: number | null;
             /**
              * Format: int32
              * @description The number of turns so far.
@@ -3706,6 +4083,31 @@ export interface components {
             /** @description The name of the zone. */
             zone: string;
         };
+        /** @description The limits of a token. An empty list means no limit. In patterns, `*` stands for any characters. */
+        TokenLimits: {
+            /**
+             * @description Only workers and environments on hosts whose names match one of these patterns.
+             * @default []
+             */
+            hosts: string[];
+            /**
+             * @description Only runs that have all of these labels.
+             * @default {}
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description Only runs of pipelines, and boards, whose names match one of these patterns.
+             * @default []
+             */
+            pipelines: string[];
+            /**
+             * @description Only queues whose names match one of these patterns, and runs whose steps wait in no other queue.
+             * @default []
+             */
+            queues: string[];
+        };
         /** @description A token without its secret. */
         TokenView: {
             /** @description The time of its creation. */
@@ -3714,6 +4116,8 @@ export interface components {
             expires_at?: string | null;
             /** @description Its number. */
             id: string;
+            /** @description Its limits; absent if it has none. */
+            limits?: components["schemas"]["TokenLimits"];
             /** @description Its name. */
             name: string;
             /** @description Its scopes. */
@@ -3723,6 +4127,35 @@ export interface components {
         Tokens: {
             /** @description The tokens, without their secrets. */
             tokens: components["schemas"]["TokenView"][];
+        };
+        /** @description One event of a thread's agent. */
+        TranscriptEvent: {
+            /**
+             * Format: int32
+             * @description The attempt in that run.
+             */
+            attempt: number;
+            /** @description The event: `event` is its kind, such as `prompt`, `text`, `tool_call`, `tool_result` or `turn_ended`. */
+            event: Record<string, never>;
+            /**
+             * Format: int64
+             * @description The position after the event: a reader continues from it.
+             */
+            position: number;
+            /** @description The run in which it happened: that of the step, or that of a person's message. */
+            run: string;
+        };
+        /** @description A part of a transcript. */
+        TranscriptPage: {
+            /** @description The events, the oldest first. */
+            events: components["schemas"]["TranscriptEvent"][];
+            /** @description Whether more may follow: an agent works in the thread, or the run of its step has not ended. */
+            is_live: boolean;
+            /**
+             * Format: int64
+             * @description The position from which the next page continues.
+             */
+            next: number;
         };
         /** @description A rule, its next ticks and its last decisions. */
         TriggerRule: {
@@ -3740,8 +4173,13 @@ export interface components {
              * @description The number of definitions that were applied so far.
              */
             generation: number;
-            /** @description The kind of its source: `schedule` or `webhook`; absent if its definition cannot be read. */
+            /** @description The kind of its source, such as `schedule`; absent if its definition cannot be read. */
             kind?: string | null;
+            /**
+             * Format: int64
+             * @description The time of its next look at a repository (milliseconds since 1970).
+             */
+            looks_ms?: number | null;
             /**
              * Format: int64
              * @description The number of ticks that were missed so far.
@@ -3755,6 +4193,10 @@ export interface components {
             project?: string | null;
             /** @description The reason why it is paused or broken. */
             reason?: string | null;
+            /** @description The commits of the refs that it has seen, by name; absent before the first look. */
+            refs?: {
+                [key: string]: string;
+            } | null;
             refused?: components["schemas"]["RefusedRequests"] | null;
             /** @description The run that it started last. */
             run?: string | null;
@@ -3762,6 +4204,8 @@ export interface components {
             status: string;
             /** @description The path of its webhook at a server; absent if it has none. */
             url?: string | null;
+            /** @description The event that it waits for, in words; absent for a schedule, which has ticks. */
+            waits_for?: string | null;
         };
         /** @description The run whose turn it is to land on a branch. */
         TurnView: {
@@ -3789,6 +4233,8 @@ export interface components {
         Unsettled: {
             /** @description The step. */
             id: string;
+            /** @description The value of the item for people, if it is an item of a fan-out. */
+            item?: string | null;
             /** @description Its key, if it is a task of a board that has one. */
             key?: string | null;
             /** @description The worker or agent that has it. */
@@ -3816,6 +4262,18 @@ export interface components {
          * @enum {string}
          */
         WaitingFor: "person" | "task" | "signal" | "group" | "account" | "worker" | "time";
+        /** @description A request for a piece of a file that the texts of a step name. */
+        WantedFile: {
+            /** @description The lease on the step. */
+            lease: Record<string, never>;
+            /**
+             * Format: int64
+             * @description The offset at which the piece starts.
+             */
+            offset: number;
+            /** @description The path of the server's copy. */
+            path: string;
+        };
         /** @description A worker or an agent that claims from queues. */
         WorkerView: {
             /** @description The time when it first registered. */
@@ -5097,6 +5555,37 @@ export interface operations {
             };
         };
     };
+    pipelines_durations: {
+        parameters: {
+            query: {
+                /** @description The pipeline's name. */
+                pipeline: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DurationsView"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     environments_list: {
         parameters: {
             query?: {
@@ -6091,6 +6580,47 @@ export interface operations {
             };
         };
     };
+    rules_apply: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Apply"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Applied"];
+                };
+            };
+            /** @description Problem: there is no such pipeline, or it has an error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     rules_show: {
         parameters: {
             query?: {
@@ -6114,6 +6644,163 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TriggerRule"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_retire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TriggerRule"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is retired */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_backfill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Span"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Backfilled"];
+                };
+            };
+            /** @description Problem: there is no such rule */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it is not active */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: it has no schedule, or there are too many ticks between these times */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rules_explain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the pipeline */
+                pipeline: string;
+                /** @description The id of its rule */
+                rule: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExplainedRule"];
                 };
             };
             /** @description Problem: there is no such rule */
@@ -7383,7 +8070,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: the run has not ended */
+            /** @description Problem: the run has not ended; with `now`, the step waits for no further try */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7517,6 +8204,68 @@ export interface operations {
                 };
             };
             /** @description Problem: the name is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    runs_skip: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run's id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SkipStep"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunDetail"];
+                };
+            };
+            /** @description Problem: there is no such run */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the run or the step has ended */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the run has no such step */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7813,11 +8562,109 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ThreadView"];
+                    "application/json": components["schemas"]["ThreadDetail"];
                 };
             };
             /** @description Problem: there is no such thread */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem: there is no such thread */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the run of its step has not ended */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_archive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem: there is no such thread */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: an agent works in the thread, or its run has not ended */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7924,6 +8771,62 @@ export interface operations {
             };
             /** @description Problem: the thread is not active, or the step itself is running */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    threads_transcript: {
+        parameters: {
+            query?: {
+                /** @description The position after which to begin; 0 if it is left out. */
+                after?: number;
+                /** @description The most events, at most 1000; 200 if it is left out. */
+                limit?: number;
+                /**
+                 * @description Whether to continue as server-sent events until the thread is idle and its run has ended: each event has its kind
+                 *     as `event`, and the position after it as `id`.
+                 */
+                follow?: boolean;
+            };
+            header?: {
+                /** @description The position to continue from */
+                "Last-Event-ID"?: number | null;
+            };
+            path: {
+                /** @description The run */
+                run: string;
+                /** @description The step's name */
+                step: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TranscriptPage"];
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Problem: there is no such thread */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8445,7 +9348,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: the name or the scopes are missing */
+            /** @description Problem: the name or the scopes are missing, or the limits are not valid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8486,6 +9389,68 @@ export interface operations {
             };
             /** @description Problem: there is no such token */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tokens_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The token's number */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotate"] | null;
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MadeToken"];
+                };
+            };
+            /** @description Problem: there is no such token */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the token has expired, or was rotated at the same moment */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the overlap is too long */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8713,6 +9678,127 @@ export interface operations {
             };
             /** @description Problem: the step is not the worker's, or the environment is another's */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    work_read: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description The worker's key */
+                "x-sprag-worker": string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WantedFile"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description Problem: the step names no such file */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the execution is not the worker's */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: what failed, and what to do next */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    work_append_file: {
+        parameters: {
+            query: {
+                /** @description The run. */
+                run: string;
+                /** @description The step's number. */
+                step: components["schemas"]["u32"];
+                /** @description The attempt. */
+                attempt: number;
+                /** @description The fence. */
+                fence: number;
+                /** @description The name of the output. */
+                name: string;
+                /** @description The file's own name. */
+                file: string;
+                /** @description The offset at which the piece starts. */
+                offset: number;
+            };
+            header: {
+                /** @description The worker's key */
+                "x-sprag-worker": string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileSize"];
+                };
+            };
+            /** @description Problem: the execution is not the worker's, or there would be a gap */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: the file is as long as it may be */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

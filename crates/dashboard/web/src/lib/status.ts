@@ -30,6 +30,18 @@ const LOOKS: Record<string, Look> = {
   scheduled: { word: 'queued', tone: 'wait', shape: 'pause' },
   waiting: { word: 'not yet', tone: 'idle', shape: 'ring' },
   ready: { word: 'ready', tone: 'wait', shape: 'dot' },
+  // Rules, accounts, conversations, pipelines and environments.
+  active: { word: 'active', tone: 'good', shape: 'dot' },
+  free: { word: 'free', tone: 'good', shape: 'dot' },
+  valid: { word: 'valid', tone: 'good', shape: 'dot' },
+  here: { word: 'ready', tone: 'good', shape: 'dot' },
+  idle: { word: 'idle', tone: 'idle', shape: 'ring' },
+  created: { word: 'created', tone: 'wait', shape: 'pause' },
+  paused: { word: 'paused', tone: 'wait', shape: 'pause' },
+  held: { word: 'held', tone: 'wait', shape: 'pause' },
+  probing: { word: 'probing', tone: 'busy', shape: 'spin' },
+  broken: { word: 'broken', tone: 'bad', shape: 'cross' },
+  retired: { word: 'retired', tone: 'off', shape: 'dash' },
   skipped: { word: 'skipped', tone: 'off', shape: 'dash' },
   cancelled: { word: 'cancelled', tone: 'off', shape: 'dash' },
   destroyed: { word: 'removed', tone: 'off', shape: 'dash' },
@@ -63,4 +75,9 @@ export const RUN_STATUSES = ['queued', 'running', 'failing', 'cancelling', 'comp
 
 export function isOver(status: string | undefined): boolean {
   return status === 'completed' || status === 'failed' || status === 'cancelled';
+}
+
+/** Whether a step has its last status. */
+export function isSettled(status: string | undefined): boolean {
+  return status === 'done' || status === 'failed' || status === 'skipped' || status === 'cancelled';
 }

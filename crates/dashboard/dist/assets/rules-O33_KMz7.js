@@ -1,1 +1,0 @@
-function e(e,t=``){let n=e.indexOf(`/`);return`/v1/rules/${(n<0?[e]:[e.slice(0,n),e.slice(n+1)]).map(encodeURIComponent).join(`/`)}${t?`/${t}`:``}`}function t(e,t){return`/v1/runs/${encodeURIComponent(e.run)}/steps/${encodeURIComponent(e.step)}/thread/${t}`}export{t as n,e as t};
