@@ -31,7 +31,14 @@ pub(crate) fn sequence(steps: usize) -> Result<Arc<Plan>> {
 
 /// Returns a worker that serves the default queue.
 pub(crate) fn claimer(worker: i64) -> Claimer {
-    Claimer { worker, queues: vec![DEFAULT_QUEUE.into()], reserved_only: false, lease_ms: LEASE_MS, nonce: 0 }
+    Claimer {
+        worker,
+        queues: vec![DEFAULT_QUEUE.into()],
+        reserved_only: false,
+        services_only: false,
+        lease_ms: LEASE_MS,
+        nonce: 0,
+    }
 }
 
 /// Returns a successful ending.

@@ -33,10 +33,12 @@ pub(crate) async fn webhooks(board: &mut Board, requests: usize) -> Result<()> {
     let floor = floors::group_commit(scene.folder(), CONNECTIONS, Duration::from_secs(2)).await?;
     let addr = free_port()?;
     let server = scene.server_at(addr, &[("HOOK", SECRET)])?;
+    let answered = answer_all(addr, requests).await?;
     let watch = Stopwatch::start();
     let taken = send_all(addr, requests).await?;
     board.add(taken_key(), requests as f64 / watch.elapsed().as_secs_f64());
     board.add(floor_key(), floor);
+    board.add(http_key(), answered);
     check(&scene, &taken).await?;
     drop(server);
 
@@ -60,6 +62,7 @@ pub(crate) async fn webhooks(board: &mut Board, requests: usize) -> Result<()> {
     board.add(key("webhooks, kills survived", "file", CONNECTIONS, "kills"), f64::from(kills));
     let target = Some(Target::AtLeast(0.2));
     board.ratio("of shared commits", &taken_key(), &floor_key(), target);
+    board.ratio("of requests that store nothing", &taken_key(), &http_key(), None);
     Ok(())
 }
 
@@ -69,6 +72,46 @@ fn taken_key() -> Key {
 
 fn floor_key() -> Key {
     key("webhooks, floor", "commits that all waiting callers share", CONNECTIONS, "requests/s")
+}
+
+fn http_key() -> Key {
+    key("webhooks, requests alone", "the same server, nothing stored", CONNECTIONS, "requests/s")
+}
+
+/// Returns the number of requests that the server answers in a second if it stores nothing: the limit of the connections
+/// and of the client, which shares the machine.
+async fn answer_all(addr: SocketAddr, requests: usize) -> Result<f64> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let bytes = Arc::new(format!("GET /healthz HTTP/1.1\r\nhost: {addr}\r\n\r\n").into_bytes());
+    // The server has just been started.
+    let mut first = None;
+    let patience = Stopwatch::start();
+    while ask(&mut first, addr, &bytes).await.is_err() {
+        first = None;
+        if patience.elapsed() > PATIENCE {
+            return Err("the server does not answer".into());
+        }
+        pause(Duration::from_millis(20)).await;
+    }
+    let watch = Stopwatch::start();
+    let mut senders = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let (next, bytes) = (Arc::clone(&next), Arc::clone(&bytes));
+        senders.spawn(async move {
+            let mut connection = None;
+            while next.fetch_add(1, Ordering::SeqCst) < requests {
+                let (status, _) = ask(&mut connection, addr, &bytes).await?;
+                if status != 200 {
+                    return Err(format!("the server answers {status}").into());
+                }
+            }
+            Result::Ok(())
+        });
+    }
+    while let Some(done) = senders.join_next().await {
+        done??;
+    }
+    Ok(requests as f64 / watch.elapsed().as_secs_f64())
 }
 
 /// Returns an address that no program listens on.

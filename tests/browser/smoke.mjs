@@ -2,7 +2,7 @@
 // keyboard, meets bad input, survives a killed server. Any console error, script error or violation of the page's policy
 // fails it.
 //
-//   node smoke.mjs URL TOKEN FACTS [--grid] [--shots DIR]
+//   node smoke.mjs URL TOKEN FACTS [--grid] [--shots DIR] [--only PART,PART]
 //
 // FACTS is JSON: the runs that the caller has started. The caller does what lines of the output ask for (`do restart`,
 // `do gc`, …), and answers each with a line of JSON.
@@ -12,6 +12,7 @@ import { accessible, check, expected, launch, newPage, problems, signIn } from '
 const [url, token, factsText, ...options] = process.argv.slice(2);
 const facts = JSON.parse(factsText);
 const grid = options.includes('--grid');
+const only = options.includes('--only') ? options[options.indexOf('--only') + 1].split(',') : undefined;
 const shots = options.includes('--shots') ? options[options.indexOf('--shots') + 1] : undefined;
 const input = createInterface({ input: process.stdin });
 const lines = input[Symbol.asyncIterator]();
@@ -38,12 +39,16 @@ const pages = () => [
   ['run-files', run(facts.fan, 'files'), (page) => page.locator('.body .empty, .body .card').first().waitFor()],
   ['log', `/runs/${facts.hostile}/steps/say?q=needle`, (page) => page.locator('.line.hit').first().waitFor()],
   ['questions', '/questions', (page) => page.locator('.gate').first().waitFor()],
-  ['agents', '/agents', (page) => page.getByText('No accounts yet').waitFor()],
+  ['agents', '/agents', (page) => page.getByRole('link', { name: 'robot · work' }).waitFor()],
+  ['thread', `/agents/${facts.talks}/work`, (page) => page.getByText('I made the file.').waitFor()],
   ['boards', '/boards', (page) => page.locator('.card .item').first().waitFor()],
   ['board', `/boards/${facts.board}`, (page) => page.locator('.task').first().waitFor()],
   ['landing', '/landing', (page) => page.locator('.item').first().waitFor()],
   ['workers', '/workers', (page) => page.locator('table').first().waitFor()],
-  ['rules', '/rules', (page) => page.getByText('No rules').waitFor()],
+  ['rules', '/rules', (page) => page.getByRole('link', { name: 'ship/nightly' }).waitFor()],
+  ['rule', '/rules/ship/nightly', (page) => page.getByText('Europe/Berlin').first().waitFor()],
+  ['run-rounds', `${run(facts.stuck, 'list')}&step=count`, (page) => page.getByRole('complementary').getByText('round 3 of at most 5').waitFor()],
+  ['run-path', `${run(facts.fan, 'graph')}&path=true`, (page) => page.locator('.legend').waitFor()],
   ['pipelines', '/pipelines', (page) => page.locator('.item').first().waitFor()],
   ['pipeline', '/pipelines/ship', (page) => page.getByLabel('count').waitFor()],
   ['environments', '/environments', (page) => page.locator('.item').first().waitFor()],
@@ -95,6 +100,12 @@ async function hostileOutput(page) {
   await page.getByText('<img src=x onerror=alert(1)>').waitFor();
   check((await page.locator('.log img, .log script').count()) === 0, 'the log has made elements');
   await page.locator('.log .fg-red', { hasText: 'red' }).first().waitFor();
+  // A file with a hostile name is a name, and what is in it never runs as a page of this server.
+  await page.goto(`${url}${run(facts.hostile, 'files')}`);
+  const file = page.getByRole('link', { name: '<img src=x onerror=alert(1)>.html' });
+  await file.waitFor();
+  const got = await page.request.get(url + (await file.getAttribute('href')));
+  check(got.headers()['content-security-policy'] === 'sandbox', 'an artifact is answered without a sandbox');
 }
 
 /** From the first look at a change to its landing, in three browsers, and by keyboard alone. */
@@ -130,7 +141,7 @@ async function review(page) {
   check((await dialog.getByRole('textbox').inputValue()).includes('notes.txt:1-2\nPlease say why'), 'the comment is in the answer');
   if (shots) await page.screenshot({ path: `${shots}/send-back.png` });
   // While the step runs again, there is nothing to compare for a moment.
-  expected.words = ['409'];
+  expected.words = ['409', 'log/lines'];
   await dialog.getByRole('textbox').press('Tab');
   await dialog.getByRole('button', { name: 'Send back' }).press('Enter');
   await page.locator('.diff .dl.add', { hasText: 'Please say why' }).waitFor();
@@ -172,6 +183,87 @@ async function inputForm(page) {
   await page.getByRole('heading', { name: 'From the form' }).waitFor();
 }
 
+/** Answers a question with a form: what is required is asked for, and the choice leads to its step. */
+async function questionForm(page) {
+  await page.goto(`${url}/questions`);
+  const gate = page.locator('.question', { hasText: 'How is it released?' });
+  await gate.getByText('“canary” continues at canary').waitFor();
+  await gate.getByText('built', { exact: true }).waitFor();
+  await gate.getByLabel('percent').fill('ninety');
+  await gate.getByRole('button', { name: 'canary' }).click();
+  await gate.getByText('reason must be set.').waitFor();
+  await gate.getByLabel('reason').fill('a risky change');
+  await gate.getByRole('button', { name: 'canary' }).click();
+  await gate.getByText('percent must be a whole number.').waitFor();
+  await gate.getByLabel('percent').fill('20');
+  await gate.getByRole('button', { name: 'canary' }).click();
+  await gate.getByText('answered: canary').waitFor();
+  await page.goto(`${url}/runs/${facts.decide}/steps/canary`);
+  await page.locator('.log').getByText('20 percent: a risky change').waitFor();
+}
+
+/** Talks to the agent of a failed step, sees what it did, and resumes the run. */
+async function talk(page) {
+  await page.goto(`${url}/agents/${facts.talks}/work`);
+  const tool = page.locator('.tool', { hasText: 'echo wrong > made.txt' });
+  await tool.waitFor();
+  // An attempt that has just begun may not have a log yet.
+  expected.words = ['404'];
+  await page.getByLabel('Message to robot').fill('Use the word right.');
+  await page.keyboard.press('Control+Enter');
+  await page.locator('.said.person', { hasText: 'Use the word right.' }).first().waitFor();
+  await page.getByText('Corrected.').waitFor();
+  await page.getByRole('button', { name: 'Resume the run…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
+  await page.goto(`${url}${run(facts.talks, 'list')}`);
+  await page.locator('.head').getByText('completed').waitFor();
+  expected.words = [];
+}
+
+/** Fires a rule, looks at its decision, pauses and resumes it. */
+async function rules(page) {
+  await page.goto(`${url}/rules/ship/nightly`);
+  const dialog = page.getByRole('dialog');
+  await page.getByRole('button', { name: 'Fire…' }).click();
+  await dialog.getByRole('button', { name: 'Fire' }).click();
+  await page.locator('.item', { hasText: 'started' }).getByRole('button', { name: 'Event' }).click();
+  await page.locator('pre.output').waitFor();
+  await page.getByRole('button', { name: 'Pause…' }).click();
+  await dialog.getByRole('textbox').fill('for the holidays');
+  await dialog.getByRole('button', { name: 'Pause' }).click();
+  await page.getByText('None while it is paused').waitFor();
+  await page.getByText('for the holidays').first().waitFor();
+  await page.getByRole('button', { name: 'Resume…' }).click();
+  await dialog.getByRole('button', { name: 'Resume' }).click();
+  await page.getByText('Europe/Berlin').first().waitFor();
+}
+
+/** Skips a step that waits for a worker; acts on an explicit list of runs; keeps a view. */
+async function actions(page) {
+  const dialog = page.getByRole('dialog');
+  await page.goto(`${url}${run(facts.stuck, 'list')}&step=never`);
+  await page.getByRole('complementary').getByRole('button', { name: 'Skip…' }).click();
+  await dialog.getByRole('listitem').getByText('after').waitFor();
+  await dialog.getByRole('button', { name: 'Skip' }).click();
+  await page.locator('.head').getByText('completed').waitFor();
+
+  await page.goto(`${url}/runs?status=failed`);
+  await page.getByRole('checkbox', { name: `Select run ${facts.failed}` }).check();
+  await page.getByRole('button', { name: 'Retry…' }).click();
+  await dialog.getByText('Exactly these runs').waitFor();
+  await dialog.getByRole('listitem').getByText(facts.failed).waitFor();
+  await dialog.getByRole('button', { name: 'Retry them' }).click();
+  await page.getByText('1 run retried').waitFor();
+  await page.getByRole('button', { name: 'Save view…' }).click();
+  await dialog.getByRole('textbox').fill('Broken');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.goto(`${url}/runs`);
+  await page.getByRole('link', { name: 'Broken' }).click();
+  await page.waitForURL('**/runs?status=failed');
+  await page.getByRole('button', { name: 'Forget the view Broken' }).click();
+  await page.getByRole('link', { name: 'Broken' }).waitFor({ state: 'detached' });
+}
+
 async function badInput(page) {
   // A page that does not exist.
   await page.goto(`${url}/runs`);
@@ -210,6 +302,8 @@ async function badInput(page) {
   await page.getByRole('complementary').getByText('there is no run').waitFor();
   await page.reload();
   await page.getByText('This run does not exist').waitFor();
+  // Its other requests are answered with 404 too, or end here.
+  await page.goto('about:blank');
   expected.words = [];
 
   // A token that is removed while its page is open.
@@ -245,9 +339,11 @@ async function killed(page) {
 }
 
 try {
-  await everyPage();
+  if (!only) await everyPage();
   const page = await newPage(browser);
-  for (const part of [signingIn, hostileOutput, inputForm, review, badInput, killed]) {
+  if (only) await signIn(page, url, token);
+  const parts = [signingIn, hostileOutput, inputForm, questionForm, talk, rules, actions, review, badInput, killed];
+  for (const part of parts.filter((part) => !only || only.includes(part.name))) {
     await part(page).catch((error) => {
       throw new Error(`${part.name}: ${error}`);
     });

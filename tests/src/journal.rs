@@ -38,6 +38,9 @@ pub struct Entry {
     /// The token, local user, agent, rule or worker behind the actor.
     #[serde(default)]
     pub by: Option<String>,
+    /// The name of a worker that is still known.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The path of an environment.
     #[serde(default)]
     pub path: Option<String>,

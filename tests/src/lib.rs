@@ -21,6 +21,7 @@ mod python;
 mod random;
 mod sandbox;
 mod terminal;
+mod traced;
 mod wait;
 
 pub use cable::Cable;
@@ -38,4 +39,5 @@ pub use random::Random;
 pub use rustix::process::Signal;
 pub use sandbox::{Answer, Sandbox, Started, program};
 pub use terminal::Terminal;
+pub use traced::{End, Traced};
 pub use wait::{SOON, now_ms, until, until_some, within};

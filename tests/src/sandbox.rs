@@ -164,11 +164,18 @@ impl Sandbox {
         self.start_command(self.command(args))
     }
 
-    /// Starts a command with its output going to files.
-    pub fn start_command(&self, mut command: Command) -> Started {
+    /// Has the output of a command go to files. Returns the one of its standard output.
+    pub(crate) fn record_output(&self, command: &mut Command) -> PathBuf {
         let no = self.started.fetch_add(1, Ordering::Relaxed);
         let (out, err) = (self.path(&format!("{no}.stdout")), self.path(&format!("{no}.stderr")));
         command.stdout(File::create(&out).expect("a file")).stderr(File::create(&err).expect("a file"));
+        out
+    }
+
+    /// Starts a command with its output going to files.
+    pub fn start_command(&self, mut command: Command) -> Started {
+        let out = self.record_output(&mut command);
+        let err = out.with_extension("stderr");
         let told = format!("{:?}", command.get_args().collect::<Vec<_>>());
         Started { child: command.spawn().expect("sprag starts"), out, err, told }
     }

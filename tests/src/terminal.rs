@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::sandbox::Sandbox;
@@ -43,6 +43,18 @@ impl Sandbox {
         self.terminal(no, "echo", &[], args)
     }
 
+    /// Runs lines of bash on a terminal, with a job for each command as at a prompt. `sprag` is the program under test.
+    pub fn bash_on_terminal(&self, no: u32, dir: &Path, lines: &str) -> Terminal {
+        let own = self.command(Vec::<String>::new());
+        let folder = Path::new(own.get_program()).parent().expect("a folder").to_owned();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", folder.display());
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("set -m\n{lines}")]);
+        shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("PATH", path);
+        self.terminal_of(no, "-echo", &shell, dir)
+    }
+
     fn terminal<A: AsRef<OsStr>>(
         &self,
         no: u32,
@@ -52,6 +64,10 @@ impl Sandbox {
     ) -> Terminal {
         let mut plain = self.command(args);
         plain.envs(variables.iter().copied());
+        self.terminal_of(no, echo, &plain, &self.path(""))
+    }
+
+    fn terminal_of(&self, no: u32, echo: &str, plain: &Command, dir: &Path) -> Terminal {
         let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
         let words: Vec<String> =
             std::iter::once(plain.get_program()).chain(plain.get_args()).map(quoted).collect();
@@ -61,7 +77,7 @@ impl Sandbox {
         let line = format!("stty cols 80 rows 24 {echo}; tty > {tty}; exec {}", words.join(" "));
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--flush", "--command", &line, "/dev/null"]);
-        command.current_dir(self.path("")).env("TERM", "xterm").env("SHELL", "/bin/sh");
+        command.current_dir(dir).env("TERM", "xterm").env("SHELL", "/bin/sh");
         for (name, value) in plain.get_envs() {
             match value {
                 Some(value) => command.env(name, value),

@@ -7,8 +7,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// For what takes milliseconds on a quiet machine; tests share it with compilers.
 pub const SOON: Duration = Duration::from_secs(60);
-/// Between two looks at a condition that nothing announces.
+/// The shortest pause between two looks at a condition that nothing announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// The longest pause. A look that starts a process takes tens of milliseconds of a core, which the tested processes need
+/// too: the pause is as long as the look was.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Returns milliseconds on a clock that never jumps.
 pub fn now_ms() -> u64 {
@@ -30,11 +33,13 @@ pub fn until_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
 pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline_ms = now_ms() + limit.as_millis() as u64;
     loop {
+        let started_ms = now_ms();
         let found = look();
         if found.is_some() || now_ms() >= deadline_ms {
             return found;
         }
-        ready(&mut [], LOOK_AGAIN);
+        let took = Duration::from_millis(now_ms() - started_ms);
+        ready(&mut [], took.clamp(LOOK_AGAIN, LONGEST_PAUSE));
     }
 }
 

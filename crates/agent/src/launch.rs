@@ -19,6 +19,9 @@ use serde_json::Value;
 use crate::catalog;
 use crate::conversation::{Conversation, Limits};
 
+/// The MCP server of Sprag through which a step reports; its tools are allowed without asking.
+pub const OWN_SERVER: &str = "sprag";
+
 /// The wire that an agent speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

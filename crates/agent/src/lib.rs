@@ -63,11 +63,13 @@ mod launch;
 mod lines;
 mod rpc;
 mod runner;
+mod servers;
 mod settings;
 mod state;
 mod structured;
 mod surrogates;
 mod text;
+mod toml;
 mod turn;
 mod usage;
 mod verdict;
@@ -79,10 +81,12 @@ pub use event::{
 };
 pub use failure::{Failure, FailureKind, FollowUp, Reset};
 pub use launch::{
-    CommandLine, Driver, Launch, McpServer, McpTransport, Permissions, PrivateFile, Session, is_root,
+    CommandLine, Driver, Launch, McpServer, McpTransport, OWN_SERVER, Permissions, PrivateFile, Session,
+    is_root,
 };
 pub use lines::{Line, LineLimits, LineSplitter};
 pub use runner::{AgentControl, AgentEvents, RunnerSettings, run};
+pub use servers::McpSettings;
 pub use settings::{AgentSettings, Agents};
 pub use text::{classify_answer, classify_error, reset_in};
 pub use usage::Usage;

@@ -10,6 +10,8 @@
 //! secrets = ["CLAUDE_CODE_OAUTH_TOKEN"]
 //! ```
 //!
+//! The file also has the MCP servers that steps may give to their agents: `[mcp.NAME]`, see [`McpSettings`].
+//!
 //! The file is read in a small part of TOML: tables, texts, numbers, lists of texts, and inline tables of texts. A key
 //! that is left out has the value of the known agent with the same name or driver.
 
@@ -18,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::{self, KnownAgent};
 use crate::launch::Driver;
+use crate::servers::{self, McpSettings};
+use crate::toml::{Value, without_comment};
 
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 256 << 10;
@@ -73,13 +77,14 @@ impl AgentSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agents {
     all: BTreeMap<String, AgentSettings>,
+    servers: BTreeMap<String, McpSettings>,
 }
 
 impl Default for Agents {
     /// Returns the agents that are known by name.
     fn default() -> Self {
         let known = catalog::AGENTS.iter().map(|known| (known.name.to_owned(), AgentSettings::known(known)));
-        Agents { all: known.collect() }
+        Agents { all: known.collect(), servers: BTreeMap::new() }
     }
 }
 
@@ -109,7 +114,12 @@ impl Agents {
 
     /// Reads the text of a file. An error has the line.
     pub fn parse(text: &str, home: Option<&Path>) -> Result<Agents, (usize, String)> {
-        let mut agents = Agents::default();
+        Agents::default().and(text, home)
+    }
+
+    /// Adds the agents and servers of another file, which replace those with the same names.
+    pub fn and(self, text: &str, home: Option<&Path>) -> Result<Agents, (usize, String)> {
+        let mut agents = self;
         let mut table: Option<(usize, String, BTreeMap<String, Value>)> = None;
         for (at, line) in text.lines().enumerate() {
             let number = at + 1;
@@ -128,11 +138,12 @@ impl Agents {
             }
             let (key, value) = line.split_once('=').ok_or((number, "write `key = value`".to_owned()))?;
             let key = key.trim();
-            let Some((_, _, values)) = &mut table else {
+            let Some((_, name, values)) = &mut table else {
                 return Err((number, "start with the agent's name: `[NAME]`".to_owned()));
             };
-            if !KEYS.contains(&key) {
-                return Err((number, format!("there is no key {key:?}; there are {}", KEYS.join(", "))));
+            let keys: &[&str] = if servers::name_in(name).is_some() { &servers::KEYS } else { &KEYS };
+            if !keys.contains(&key) {
+                return Err((number, format!("there is no key {key:?}; there are {}", keys.join(", "))));
             }
             let value = Value::parse(value.trim()).map_err(|why| (number, format!("{key}: {why}")))?;
             if values.insert(key.to_owned(), value).is_some() {
@@ -151,6 +162,11 @@ impl Agents {
         home: Option<&Path>,
     ) -> Result<(), (usize, String)> {
         let wrong = |why: &str| (line, format!("[{name}]: {why}"));
+        if let Some(server) = servers::name_in(&name) {
+            let found = McpSettings::of(server, values, home).map_err(|why| wrong(&why))?;
+            self.servers.insert(server.to_owned(), found);
+            return Ok(());
+        }
         let driver = match values.remove("driver") {
             Some(Value::Text(driver)) => Some(driver.parse::<Driver>().map_err(|why| wrong(&why))?),
             Some(_) => return Err(wrong("driver must be a text")),
@@ -227,120 +243,24 @@ impl Agents {
         self.all.values()
     }
 
-    /// Returns the names of the variables with credentials of these agents.
+    /// Returns the MCP server with this name.
+    pub fn server(&self, name: &str) -> Option<&McpSettings> {
+        self.servers.get(name)
+    }
+
+    /// Returns the names of the MCP servers.
+    pub fn server_names(&self) -> impl Iterator<Item = &str> {
+        self.servers.keys().map(String::as_str)
+    }
+
+    /// Returns the names of the variables with credentials of these agents, and of MCP servers named as `mcp.NAME`.
     pub fn credentials<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = &'a str> {
-        let named = names.iter().filter_map(|name| self.all.get(name));
-        named.flat_map(|agent| agent.secrets.iter().map(String::as_str))
-    }
-}
-
-/// A value in the file.
-#[derive(Debug, PartialEq)]
-enum Value {
-    Text(String),
-    Number(u32),
-    Texts(Vec<String>),
-    Table(BTreeMap<String, String>),
-}
-
-impl Value {
-    fn parse(text: &str) -> Result<Value, String> {
-        let mut rest = text;
-        let value = match rest.chars().next() {
-            Some('"' | '\'') => Value::Text(quoted(&mut rest)?),
-            Some('[') => {
-                rest = rest[1..].trim_start();
-                let mut items = Vec::new();
-                while !rest.starts_with(']') {
-                    items.push(quoted(&mut rest)?);
-                    separator(&mut rest, ']')?;
-                }
-                rest = &rest[1..];
-                Value::Texts(items)
-            }
-            Some('{') => {
-                rest = rest[1..].trim_start();
-                let mut entries = BTreeMap::new();
-                while !rest.starts_with('}') {
-                    let (name, after) = rest.split_once('=').ok_or("write `{ NAME = \"value\" }`")?;
-                    rest = after.trim_start();
-                    let name = name.trim().trim_matches('"').to_owned();
-                    if name.is_empty() || name.contains(['\0', ' ']) {
-                        return Err(format!("{name:?} is no name of a variable"));
-                    }
-                    entries.insert(name, quoted(&mut rest)?);
-                    separator(&mut rest, '}')?;
-                }
-                rest = &rest[1..];
-                Value::Table(entries)
-            }
-            _ => {
-                let number = rest.parse().map_err(|_| {
-                    format!("{rest:?} is neither a text in quotes, a list, a table nor a number")
-                })?;
-                rest = "";
-                Value::Number(number)
-            }
+        let of = |name: &'a String| match servers::name_in(name) {
+            Some(server) => self.servers.get(server).map(|server| server.secrets.as_slice()),
+            None => self.all.get(name).map(|agent| agent.secrets.as_slice()),
         };
-        match rest.trim() {
-            "" => Ok(value),
-            more => Err(format!("{more:?} follows the value")),
-        }
+        names.iter().filter_map(of).flatten().map(String::as_str)
     }
-}
-
-/// Takes a text in quotes from the front.
-fn quoted(rest: &mut &str) -> Result<String, String> {
-    let quote = rest.chars().next().filter(|quote| ['"', '\''].contains(quote));
-    let quote = quote.ok_or("write texts in quotes")?;
-    let mut text = String::new();
-    let mut characters = rest.char_indices().skip(1);
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '\\' if quote == '"' => match characters.next() {
-                Some((_, escaped @ ('"' | '\\'))) => text.push(escaped),
-                Some((_, 'n')) => text.push('\n'),
-                Some((_, 't')) => text.push('\t'),
-                _ => return Err("the only escapes are \\\\, \\\", \\n and \\t".to_owned()),
-            },
-            end if end == quote => {
-                *rest = rest[at + 1..].trim_start();
-                if text.contains('\0') {
-                    return Err("a text must not contain a zero byte".to_owned());
-                }
-                return Ok(text);
-            }
-            other => text.push(other),
-        }
-    }
-    Err("the text has no closing quote".to_owned())
-}
-
-/// Takes a comma, unless the list ends here.
-fn separator(rest: &mut &str, end: char) -> Result<(), String> {
-    match rest.strip_prefix(',') {
-        Some(after) => *rest = after.trim_start(),
-        None if rest.starts_with(end) => {}
-        None => return Err(format!("write `,` between values and `{end}` after the last one, in one line")),
-    }
-    Ok(())
-}
-
-/// Returns a line without its comment. A `#` inside quotes is part of a text.
-fn without_comment(line: &str) -> &str {
-    let mut open = None;
-    let mut escaped = false;
-    for (at, character) in line.char_indices() {
-        match (open, character) {
-            _ if escaped => escaped = false,
-            (Some('"'), '\\') => escaped = true,
-            (Some(quote), same) if quote == same => open = None,
-            (None, '"' | '\'') => open = Some(character),
-            (None, '#') => return &line[..at],
-            _ => {}
-        }
-    }
-    line
 }
 
 /// Returns whether a text can be the name of an agent in a pipeline file.
@@ -351,7 +271,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Replaces a leading `~/` by the user's home.
-fn at_home(text: &str, home: Option<&Path>) -> String {
+pub(crate) fn at_home(text: &str, home: Option<&Path>) -> String {
     match (text.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => home.join(rest).display().to_string(),
         _ => text.to_owned(),
@@ -419,6 +339,13 @@ args = []
             ("[claude]\nmax_parallel = 0", 1, "above 0"),
             ("[claude]\nargs = []\nargs = []", 3, "twice"),
             ("[claude]\nargs", 2, "key = value"),
+            ("[mcp.a]\nargs = []", 2, "there is no key"),
+            ("[mcp.a]\nenv = { A = \"b\" }", 1, "needs `command` or `url`"),
+            ("[mcp.a]\ncommand = [\"x\"]\nurl = \"http://127.0.0.1\"", 1, "not both"),
+            ("[mcp.a]\nurl = \"ftp://x\"", 1, "http://"),
+            ("[mcp.a]\ncommand = [\"x\"]\nheaders = { A = \"b\" }", 1, "headers"),
+            ("[mcp.a.b]\ncommand = [\"x\"]", 1, "letters"),
+            ("[mcp.sprag]\ncommand = [\"x\"]", 1, "Sprag's own"),
         ] {
             let (found, why) = Agents::parse(text, None).expect_err(text);
             assert!(found == line && why.contains(expected), "{text}: {found}: {why}");

@@ -1,6 +1,7 @@
 //! The agents of this machine: which of them can be started, and their state for `doctor`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,7 +18,12 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Returns the agents of a pipeline that cannot be started on this machine. A run that this machine executes would fail.
 pub fn missing_agents(pipeline: &Pipeline) -> Result<Vec<MissingAgent>, Error> {
-    sprag_worker::check_agents(pipeline.agents()).map_err(Error::failed)
+    sprag_worker::check_agents(pipeline.agents(), here().as_deref()).map_err(Error::failed)
+}
+
+/// Returns the folder of this process, in whose repository agents are looked for.
+fn here() -> Option<PathBuf> {
+    std::env::current_dir().ok()
 }
 
 /// The agents of this machine, as this process has read them last. A child run is planned inside the store's
@@ -27,7 +33,7 @@ static KNOWN: RwLock<Option<Arc<Agents>>> = RwLock::new(None);
 /// Reads the agents.toml of this machine, for the child runs that are planned later too.
 pub(crate) fn read_agents() -> Arc<Agents> {
     // A broken file is reported by the agent step itself.
-    let agents = Arc::new(sprag_worker::agents().unwrap_or_default());
+    let agents = Arc::new(sprag_worker::agents(here().as_deref()).unwrap_or_default());
     *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&agents));
     agents
 }
@@ -47,6 +53,12 @@ pub(crate) fn name_known_accounts(plan: &mut Plan) {
 
 fn name_accounts_as(agents: &Agents, plan: &mut Plan) {
     for account in plan.steps.iter_mut().filter_map(|step| step.account.as_mut()) {
+        for other in &mut account.fallbacks {
+            if let Some(settings) = agents.get(&other.agent) {
+                other.account.clone_from(&settings.account);
+                other.max_parallel = settings.max_parallel.unwrap_or(other.max_parallel);
+            }
+        }
         if let Some(settings) = agents.get(&account.name) {
             account.name.clone_from(&settings.account);
             account.max_parallel = settings.max_parallel.unwrap_or(account.max_parallel);
@@ -67,7 +79,7 @@ pub struct AgentState {
 
 /// Examines all agents that this machine knows by name. Runs the version and login commands of the installed ones.
 pub async fn agent_states() -> Result<Vec<AgentState>, Error> {
-    let agents = sprag_worker::agents().map_err(Error::failed)?;
+    let agents = sprag_worker::agents(here().as_deref()).map_err(Error::failed)?;
     let env: BTreeMap<String, String> = sprag_process::inherited(&["*".to_owned()], &[])
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -133,7 +145,12 @@ mod tests {
         )
         .expect("a file");
         let agents = Agents::read(&file, None).expect("it is right");
-        let account = PlanAccount { name: "robot".into(), max_parallel: 1, longest_wait_ms: None };
+        let account = PlanAccount {
+            name: "robot".into(),
+            max_parallel: 1,
+            longest_wait_ms: None,
+            fallbacks: Vec::new(),
+        };
         let step = PlanStep { account: Some(account), ..PlanStep::new("work", Vec::new()) };
         let mut plan = Plan::new("p", vec![step]).expect("a plan");
         name_accounts_as(&agents, &mut plan);

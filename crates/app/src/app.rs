@@ -13,7 +13,7 @@ use crate::claims::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::evaluator::MarkedEvaluator;
 use crate::make_private;
-use crate::rules::ParsedRules;
+use crate::rules::{ParsedRules, UnwrittenRefusals};
 
 /// The number of reads at once in [`App::blocking`]; each has a connection of its own.
 const READERS: usize = 8;
@@ -31,6 +31,8 @@ pub struct App {
     reads: Arc<Semaphore>,
     /// The definitions of rules that were parsed here.
     pub(crate) parsed_rules: ParsedRules,
+    /// Refused requests of senders that no file counts yet.
+    pub(crate) unwritten_refusals: UnwrittenRefusals,
 }
 
 impl App {
@@ -73,6 +75,7 @@ impl App {
             turns: Turns::default(),
             reads,
             parsed_rules: ParsedRules::default(),
+            unwritten_refusals: UnwrittenRefusals::default(),
         }
     }
 

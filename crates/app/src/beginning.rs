@@ -134,6 +134,32 @@ impl<'b> Beginning<'b> {
         }))
     }
 
+    /// Has the run, which goes back to a step inside one of its steps, begin with the files from before that. Returns what a
+    /// person should know.
+    pub(crate) fn before_inner(&self, run: RunId, no: StepNo) -> Result<Option<String>, Error> {
+        let of_step =
+            self.leaves.iter().filter(|leaf| leaf.run == run && (leaf.no == no || leaf.item_of == Some(no)));
+        let mut first: Option<(u64, Checkpoint)> = None;
+        for leaf in of_step {
+            let Some(state) = self.find(leaf, &before(&leaf.name))? else { continue };
+            let at_ms = self.recorded_at(&state)?;
+            if first.as_ref().is_none_or(|(earliest, _)| at_ms < *earliest) {
+                first = Some((at_ms, state));
+            }
+        }
+        let Some((at_ms, state)) = first else {
+            return Ok(Some("it continues with the current files: the step has recorded no state".into()));
+        };
+        // The steps after it run again; those of other items have worked beside it.
+        match self.done_since(at_ms, |leaf| leaf.run == run || leaf.run == self.known.id()).as_slice() {
+            [] => self.choose(&state).map(|()| None),
+            beside => Ok(Some(format!(
+                "it continues with the current files: {} ran after the step, and stay done",
+                beside.join(", ")
+            ))),
+        }
+    }
+
     /// Has another run begin with the files that a step of this one has left. Returns the repository in which that is
     /// recorded; none if there are no files.
     pub(crate) fn after_step(&self, no: StepNo, of: RunId) -> Result<Option<Repository>, Error> {
@@ -261,7 +287,10 @@ fn leaves_of(run: &RunInFull) -> Vec<Leaf> {
     let Some(plan) = &run.plan else { return Vec::new() };
     let works_there = |step: &&StepRow| {
         let planned = plan.step(step.node());
-        planned.work == WorkKind::Execution && step.items.is_none() && !planned.own_environment
+        planned.work == WorkKind::Execution
+            && !planned.service
+            && step.items.is_none()
+            && !planned.own_environment
     };
     let current = run.steps.iter().filter(|step| is_current(&run.steps, step));
     current.filter(works_there).map(|step| leaf(plan, step, &run.executions)).collect()

@@ -1,5 +1,8 @@
 //! The changes that a run's steps made in its worktree, as a patch.
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
 use serde::Serialize;
 use sprag_worker::before;
 use sprag_worktree::{ChangedFile, Checkpoint, Repository};
@@ -84,14 +87,52 @@ pub fn run_changes(
     let Compared { repository, from, to } = compared(app, known, steps)?;
     let too_large = |error| too_large(known, error, Hint::OnThatMachine);
     let Some((path, old_path)) = path else {
-        let files = repository.changed_files(&from, &to, most).map_err(too_large)?;
-        let files = files.into_iter().map(FileChange::from).collect();
+        let files = match known_files(&repository, &from, &to) {
+            Some(files) => files,
+            None => {
+                let files = repository.changed_files(&from, &to, most).map_err(too_large)?;
+                let files: Vec<FileChange> = files.into_iter().map(FileChange::from).collect();
+                remember_files(&repository, &from, &to, &files);
+                files
+            }
+        };
         return Ok(RunChanges { run: known.id().to_string(), from, to, files, patch: None });
     };
     let paths: Vec<&str> = [path].into_iter().chain(old_path).collect();
     let patch = repository.diff(&from, &to, &paths, most).map_err(too_large)?;
     let files = files_of(&patch);
     Ok(RunChanges { run: known.id().to_string(), from, to, files, patch: Some(patch) })
+}
+
+/// The comparisons whose files are remembered: two commits never differ in other files later.
+const REMEMBERED: usize = 8;
+/// The most files of a comparison that is remembered.
+const MOST_REMEMBERED_FILES: usize = 10_000;
+
+/// The repository and the two commits of a comparison, and the files in which they differ.
+type Remembered = ([String; 3], Vec<FileChange>);
+static COMPARISONS: Mutex<VecDeque<Remembered>> = Mutex::new(VecDeque::new());
+
+fn key(repository: &Repository, from: &str, to: &str) -> [String; 3] {
+    [repository.common_dir().display().to_string(), from.to_owned(), to.to_owned()]
+}
+
+/// Returns the files of a comparison that was made lately. Each reader of a large change asks for the same one.
+fn known_files(repository: &Repository, from: &str, to: &str) -> Option<Vec<FileChange>> {
+    let key = key(repository, from, to);
+    let all = COMPARISONS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.iter().find(|(known, _)| *known == key).map(|(_, files)| files.clone())
+}
+
+fn remember_files(repository: &Repository, from: &str, to: &str, files: &[FileChange]) {
+    if files.len() > MOST_REMEMBERED_FILES {
+        return;
+    }
+    let mut all = COMPARISONS.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() == REMEMBERED {
+        all.pop_front();
+    }
+    all.push_back((key(repository, from, to), files.to_vec()));
 }
 
 /// Two recorded states of a run's worktree.
@@ -109,7 +150,8 @@ fn compared(app: &App, known: &RunWithPlan, steps: Option<&str>) -> Result<Compa
             return Err(Error::new(ErrorKind::Refused, format!("the worktree of run {id} is on {host}"))
                 .next("look at it there"));
         }
-        return Err(Error::new(ErrorKind::Refused, format!("run {id} has no worktree"))
+        let none = Error::new(ErrorKind::Refused, format!("run {id} has no worktree"));
+        return Err(Error { code: "no_worktree", ..none }
             .next("only runs of pipelines with `environment: { worktree: … }` have one"));
     };
     let state = |name: &str| state(&repository, known, name).map(|state| state.commit);

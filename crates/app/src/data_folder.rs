@@ -40,7 +40,7 @@ impl std::fmt::Display for Closed {
 }
 
 /// Creates a data directory that no other user can look into, or closes one that is open. Returns the directory if it
-/// was open.
+/// was open and held something.
 pub fn make_private(folder: &Path) -> io::Result<Option<Closed>> {
     let found = match std::fs::metadata(folder) {
         Ok(found) => found,
@@ -56,7 +56,12 @@ pub fn make_private(folder: &Path) -> io::Result<Option<Closed>> {
         return Ok(None);
     }
     check_ours(folder, &found)?;
+    let is_empty = std::fs::read_dir(folder)?.next().is_none();
     std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    if is_empty {
+        // A new folder held nothing that others could have read.
+        return Ok(None);
+    }
     let inside = close_inside(folder);
     Ok(Some(Closed { folder: folder.to_owned(), mode: found.mode(), inside }))
 }
@@ -192,7 +197,8 @@ mod tests {
         assert!(make_private(&shared).expect_err("refused").to_string().contains("other files"));
         assert_eq!(mode(&shared), 0o755);
         std::fs::remove_file(shared.join("thesis.txt")).expect("removed");
-        assert!(make_private(&shared).expect("closed").is_some());
+        // An empty folder is closed too, and held nothing to tell of.
+        assert_eq!((make_private(&shared).expect("closed"), mode(&shared)), (None, 0o700));
         assert!(make_private(Path::new("/proc/version")).is_err());
     }
 }

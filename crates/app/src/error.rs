@@ -74,6 +74,11 @@ pub enum Hint {
     StartARun,
     /// List the runs.
     ListRuns,
+    /// List the boards, or create one.
+    ListBoards {
+        /// The open board with the most similar name, if one is close.
+        near: Option<String>,
+    },
     /// The run whose id is nearest to the one that was given.
     NearestRun {
         /// The run.

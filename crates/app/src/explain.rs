@@ -5,14 +5,18 @@ mod steps;
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{EnvironmentStatus, RunId, RunStatus, StepStatus, Word, WorkerStatus};
-use sprag_store::{EnvironmentRow, ExecutionRow, GateKind, GateRow, Refusal, Row, RunRow, WaitFacts};
+use sprag_store::{
+    EnvironmentRow, ExecutionRow, GateKind, GateRow, Refusal, Row, RunRow, StepRow, WaitFacts,
+};
 
 use crate::App;
 use crate::error::Error;
 use crate::failures::{FailedStep, failures};
 use crate::gates::questions;
+use crate::items::item_names;
 use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
+use crate::reach::Reach;
 use crate::text::{local, plain, plain_lines, rfc3339};
 use crate::waiting_for::WaitingFor;
 
@@ -20,6 +24,8 @@ use steps::{View, task_needs};
 
 /// The most steps that are listed: people do not read longer lists.
 const MOST_TOLD: usize = 1_000;
+/// The description of a run that the reader does not reach.
+const ANOTHER_RUN: &str = "another run, which this token does not reach";
 
 /// An explanation of what a run waits for.
 #[derive(Debug, Clone, Serialize)]
@@ -57,6 +63,9 @@ pub struct Unsettled {
     /// Its key, if it is a task of a board that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The value of the item for people, if it is an item of a fan-out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
     /// Its status.
     pub status: String,
     /// The condition that it waits for.
@@ -89,10 +98,14 @@ pub enum Wait {
     LeaseHolder,
     /// The items of its fan-out.
     Items,
+    /// The end of its run: it is a service that runs.
+    Service,
     /// An answer, a time or a signal.
     Gate,
     /// The child run that is its work.
     Child(RunId),
+    /// A free slot of workers that fit, which execute other steps.
+    Slot,
     /// Something outside the run: a worker, a claimer, the end of a backoff, a place in a queue.
     Outside,
 }
@@ -157,10 +170,15 @@ pub struct RefusedView {
 
 /// Explains why a run waits.
 pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
+    explain_within(app, known, &Reach::default())
+}
+
+/// Explains why a run waits, to a caller with this reach: other runs are named if the caller reaches them.
+pub fn explain_within(app: &App, known: &RunWithPlan, reach: &Reach) -> Result<Explained, Error> {
     let id = known.id();
     let facts = app.store.queries().wait_facts(&known.run)?;
     let WaitFacts { steps, executions, .. } = &facts;
-    let place_made = being_made(id, &facts.environments);
+    let place_made = being_made(app, id, &facts.environments, reach)?;
     let task_needs = task_needs(app, known, steps)?;
     let keys = known.task_keys(app)?;
     let view = View {
@@ -178,21 +196,29 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
     };
     let unsettled =
         steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending).take(MOST_TOLD);
-    let waits_for = (known.run.status() == RunStatus::Queued).then(|| {
-        let holders: Vec<String> =
-            facts.place_holders.iter().map(|holder| told_of_holder(app, *holder)).collect();
-        format!(
+    let waits_for = if known.run.status() == RunStatus::Queued {
+        let mut holders = Vec::new();
+        for holder in &facts.place_holders {
+            let is_reached = app.reaches(reach, *holder)?;
+            holders.push(if is_reached { told_of_holder(app, *holder) } else { ANOTHER_RUN.to_owned() });
+        }
+        Some(format!(
             "a place in group {:?}, held by {}",
-            known.run.group.as_deref().unwrap_or_default(),
+            facts.group.as_deref().unwrap_or_default(),
             if holders.is_empty() { "no run any more".to_owned() } else { holders.join(", ") }
-        )
-    });
+        ))
+    } else {
+        None
+    };
     let failed = steps.iter().filter(|step| step.status() == StepStatus::Failed && !step.rework_pending);
     let blocked = failed.take(MOST_TOLD).filter_map(|step| {
         let last = executions.iter().rfind(|row| (row.id.step, row.id.attempt) == (step.no, step.attempt))?;
         BlockedStep::of(view.name(step.no), last)
     });
-    let mut waiting: Vec<Unsettled> = unsettled.map(|step| view.waiting(step).told()).collect();
+    let unsettled: Vec<&StepRow> = unsettled.collect();
+    let mut items = item_names(app, &known.plan, unsettled.iter().copied())?;
+    let told = |step: &StepRow| Unsettled { item: items.remove(&step.no), ..view.waiting(step).told() };
+    let mut waiting: Vec<Unsettled> = unsettled.iter().copied().map(told).collect();
     for step in &mut waiting {
         // A question of a child run can be answered through this run.
         if let Wait::Child(child) = step.wait
@@ -214,6 +240,40 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         steps: waiting,
         refused: facts.refusals.iter().map(|refusal| refused(known, refusal)).collect(),
     })
+}
+
+/// Explains why a run waits to a caller with this reach, with the steps inside its steps under their whole names, such as
+/// `each[0].build`.
+pub fn explain_with_inner(app: &App, known: &RunWithPlan, reach: &Reach) -> Result<Explained, Error> {
+    let mut told = explain_within(app, known, reach)?;
+    told.steps = with_inner(app, told.steps, "", reach)?;
+    Ok(told)
+}
+
+fn with_inner(
+    app: &App,
+    steps: Vec<Unsettled>,
+    prefix: &str,
+    reach: &Reach,
+) -> Result<Vec<Unsettled>, Error> {
+    let mut all = Vec::with_capacity(steps.len());
+    for mut step in steps {
+        step.step = format!("{prefix}{}", step.step);
+        let inner = match step.wait {
+            Wait::Child(child) => Some(RunWithPlan::load(app, child)?).filter(RunWithPlan::is_inside),
+            _ => None,
+        };
+        let Some(inner) = inner.filter(|_| all.len() < MOST_TOLD) else {
+            all.push(step);
+            continue;
+        };
+        let inside = format!("{}.", step.step);
+        step.waits_for = "the steps inside it".into();
+        step.owner = "none: they have their own".into();
+        all.push(step);
+        all.extend(with_inner(app, explain_within(app, &inner, reach)?.steps, &inside, reach)?);
+    }
+    Ok(all)
 }
 
 /// Describes a run that holds a place, and what to do if its process is gone.
@@ -276,20 +336,27 @@ pub fn gate_text(gate: &GateRow) -> String {
 }
 
 /// Describes what a run's environment waits for, while it is being made.
-fn being_made(run: RunId, rows: &[EnvironmentRow]) -> Option<String> {
-    let row = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning)?;
+fn being_made(
+    app: &App,
+    run: RunId,
+    rows: &[EnvironmentRow],
+    reach: &Reach,
+) -> Result<Option<String>, Error> {
+    let Some(row) = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning) else {
+        return Ok(None);
+    };
     let repository = LocalFiles::of(row).and_then(|files| files.repository());
     let holder = repository
         .and_then(|repository| repository.lock_holder())
         .filter(|holder| holder.run != run.to_string());
-    Some(match holder {
-        Some(holder) => format!(
-            "the repository lock, held by run {} since {}",
-            holder.run,
-            local(holder.since_unix_ms as i64)
-        ),
+    Ok(Some(match holder {
+        Some(holder) => {
+            let is_reached = app.reaches_shown(reach, &holder.run)?;
+            let held_by = if is_reached { format!("run {}", holder.run) } else { ANOTHER_RUN.to_owned() };
+            format!("the repository lock, held by {held_by} since {}", local(holder.since_unix_ms as i64))
+        }
         None => "its worktree to be created".to_owned(),
-    })
+    }))
 }
 
 fn plural(n: usize) -> &'static str {

@@ -11,6 +11,7 @@ use sprag_store::{ExecutionRow, Row, RunInFull, StepRow, is_current, step_name};
 
 use crate::App;
 use crate::error::Error;
+use crate::items::{item_names, named_item};
 use crate::known::RunWithPlan;
 use crate::text::{command_line, plain};
 
@@ -31,6 +32,9 @@ pub struct FailedStep {
     pub run: String,
     /// The step's id; an item of a fan-out is `step[2]`.
     pub step: String,
+    /// The value of the item for people; absent for other steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
     /// The number of the last attempt.
     pub attempt: u32,
     /// The number of attempts that the pipeline allows in one round.
@@ -50,7 +54,7 @@ impl FailedStep {
             (attempt, attempts) if attempt <= attempts => format!(", attempt {attempt} of {attempts}"),
             (attempt, _) => format!(", attempt {attempt}"),
         };
-        format!("{step} failed: {why}{tries}")
+        format!("{} failed: {why}{tries}", named_item(step, self.item.as_deref()))
     }
 }
 
@@ -77,10 +81,15 @@ pub fn why_failed(run: RunId, result: &str) -> Option<String> {
 
 /// Returns a few words on why an attempt failed.
 pub fn why_attempt_failed(row: &ExecutionRow) -> String {
-    let told = match row.status().as_str() {
+    why_ended(row.id.run, row.status().as_str(), row.result.as_deref())
+}
+
+/// Returns a few words on why an attempt failed that ended with this status and result.
+pub fn why_ended(run: RunId, status: &str, result: Option<&str>) -> String {
+    let told = match status {
         "timed_out" => Some("took too long".to_owned()),
         "abandoned" => Some("its worker was lost".to_owned()),
-        _ => row.result.as_deref().and_then(|result| why_failed(row.id.run, result)),
+        _ => result.and_then(|result| why_failed(run, result)),
     };
     told.unwrap_or_else(|| "no reason was reported".to_owned())
 }
@@ -97,7 +106,7 @@ pub fn why_step_failed(app: &App, work: WorkKind, step: &StepRow, last: Option<&
             return format!("run {child}: {}", first.line());
         }
     }
-    last.map_or_else(|| no_attempt(work, step), why_attempt_failed)
+    last.map_or_else(|| no_attempt(app, work, step), why_attempt_failed)
 }
 
 /// Returns the failed steps of a run and of its child runs. A fan-out is represented by its failed items, and a child
@@ -114,7 +123,9 @@ fn collect(app: &App, known: &RunWithPlan, depth: u32, found: &mut Vec<FailedSte
         step.status() == StepStatus::Failed && !step.rework_pending && is_current(&steps, step)
     };
     let represented: BTreeSet<_> = steps.iter().filter(failed).filter_map(|step| step.item_of).collect();
-    for step in steps.iter().filter(failed).filter(|step| !represented.contains(&step.no)) {
+    let alone = || steps.iter().filter(failed).filter(|step| !represented.contains(&step.no));
+    let mut items = item_names(app, &known.plan, alone())?;
+    for step in alone() {
         if found.len() >= MOST_STEPS {
             break;
         }
@@ -133,6 +144,7 @@ fn collect(app: &App, known: &RunWithPlan, depth: u32, found: &mut Vec<FailedSte
         let name = step_name(&known.plan, step);
         found.push(FailedStep {
             run: known.id().to_string(),
+            item: items.remove(&step.no),
             attempt: step.attempt,
             attempts: planned.policy.attempts,
             why: why_step_failed(app, planned.work, step, last),
@@ -144,12 +156,20 @@ fn collect(app: &App, known: &RunWithPlan, depth: u32, found: &mut Vec<FailedSte
 }
 
 /// Returns why a step without attempts failed.
-fn no_attempt(work: WorkKind, step: &StepRow) -> String {
+fn no_attempt(app: &App, work: WorkKind, step: &StepRow) -> String {
+    let gate = step.work.filter(|_| work == WorkKind::Gate);
+    let gate = gate.and_then(|gate| app.store.queries().gate(gate).ok().flatten());
+    if let Some(answer) = gate.and_then(|gate| gate.answer) {
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+        let comment = answer["comment"].as_str().filter(|comment| !comment.is_empty());
+        let comment = comment.map(|comment| format!(": {comment}")).unwrap_or_default();
+        return plain(&format!("it was answered {}{comment}", answer["choice"]));
+    }
     if let Some(told) = step.feedback.as_deref().filter(|told| !told.is_empty()) {
         return plain(told.lines().next().unwrap_or_default());
     }
     let told = match work {
-        WorkKind::Gate => "it was answered with no, or not answered in time",
+        WorkKind::Gate => "it was not answered in time",
         WorkKind::Wait => "what it waited for did not come in time",
         WorkKind::Child => "its run did not complete",
         _ => "no reason was reported",
@@ -158,7 +178,7 @@ fn no_attempt(work: WorkKind, step: &StepRow) -> String {
 }
 
 /// Returns the last lines that an attempt printed; none if its log is not here.
-fn last_lines(app: &App, row: &ExecutionRow, name: &str) -> Vec<String> {
+pub(crate) fn last_lines(app: &App, row: &ExecutionRow, name: &str) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = open_regular(&app.files().log(row.id, name))?;
         let from = file.metadata()?.len().saturating_sub(TAIL_BYTES);

@@ -17,7 +17,7 @@ use crate::known::RunWithPlan;
 pub struct Question {
     /// The gate of the question.
     pub gate: GateRow,
-    /// The name of the step that asks.
+    /// The name of the step that asks; of a step inside a step its whole name, such as `each[0].ask`.
     pub step: String,
 }
 
@@ -28,7 +28,7 @@ impl Question {
         question["ask"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Returns the answers that the question offers; the first lets the run continue.
+    /// Returns the answers that the question offers; the last one of several rejects.
     pub fn choices(&self) -> Vec<String> {
         Form::of(&self.gate).choices
     }
@@ -54,9 +54,11 @@ impl Form {
         serde_json::from_str(&gate.question).unwrap_or_default()
     }
 
-    /// Returns whether an answer with this choice lets the run continue: the first choice, and those that lead to a step.
+    /// Returns whether an answer with this choice lets the run continue: all choices but the last one of several do, and
+    /// all that lead to a step.
     fn approves(&self, choice: &str) -> bool {
-        self.routes.contains_key(choice) || self.choices.first().is_none_or(|first| first == choice)
+        let is_last = self.choices.len() > 1 && self.choices.last().is_some_and(|last| last == choice);
+        self.routes.contains_key(choice) || !is_last
     }
 
     /// Returns the choice that an approval or a rejection means if it names none.
@@ -69,7 +71,7 @@ impl Form {
 /// A person's answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Answer<'a> {
-    /// Whether the run continues. If absent, the first choice approves and every other one rejects.
+    /// Whether the run continues. If absent, the last one of several choices rejects and every other one approves.
     pub approved: Option<bool>,
     /// The choice. If absent, the first one to approve, the last one to reject.
     pub choice: Option<&'a str>,
@@ -97,7 +99,7 @@ pub fn questions(app: &App, run: RunId) -> Result<Vec<Question>, Error> {
         let step = if gate.run == run {
             known.name_of(app, gate.step)
         } else {
-            RunWithPlan::load(app, gate.run)?.name_of(app, gate.step)
+            RunWithPlan::load(app, gate.run)?.whole_name_of(app, gate.step, run)?
         };
         Ok(Question { gate, step })
     };
@@ -107,7 +109,10 @@ pub fn questions(app: &App, run: RunId) -> Result<Vec<Question>, Error> {
 /// Returns the question that is meant: the only open one, or that of the step which is named.
 pub fn question(app: &App, run: RunId, step: Option<&str>) -> Result<Question, Error> {
     let mut open = questions(app, run)?;
-    open.retain(|question| step.is_none_or(|step| step == question.step));
+    let asks = |question: &Question, step: &str| {
+        step == question.step || question.step.rsplit('.').next() == Some(step)
+    };
+    open.retain(|question| step.is_none_or(|step| asks(question, step)));
     match open.len() {
         1 => Ok(open.remove(0)),
         0 => {

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag_lifecycle::{OnFail, Policy, Repeat, StepNo};
+use sprag_lifecycle::{OnFail, Policy, Repeat, RunId, StepNo, WorkKind};
 use sprag_pipeline::{FanOut, FanOutItems, Kind, Pipeline, StepSpec};
-use sprag_store::Row;
+use sprag_store::{Row, is_current, step_name};
 
 use crate::App;
 use crate::error::Error;
 use crate::known::RunWithPlan;
 use crate::layout::{BOX_HEIGHT, layout};
 use crate::view::{is_not_run, round_of};
+
+/// The most steps inside steps that a graph shows.
+const MOST_INNER: usize = 300;
 
 /// The steps of a pipeline and what they need; for a run with their statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,10 +143,19 @@ impl GraphView {
         })
     }
 
+    /// Returns the graph of a run with the steps inside its steps, under their whole names such as `each[0].build`. Those
+    /// without needs are drawn below the step that they are inside of.
+    pub fn of_run_with_inner(app: &App, known: &RunWithPlan) -> Result<GraphView, Error> {
+        let mut view = GraphView::of_run(app, known)?;
+        let mut room = MOST_INNER;
+        view.steps = with_inner(app, known, view.steps, "", &mut room)?;
+        Ok(view)
+    }
+
     /// Adds the positions of the steps in a picture.
     pub fn laid_out(mut self) -> GraphView {
         /// The width of a character of a name, and of what a box has beside it.
-        const CHARACTER: f64 = 7.2;
+        const CHARACTER: f64 = 8.4;
         const BESIDE: f64 = 44.0;
         const WIDEST_NAME: usize = 28;
         const NARROWEST_NAME: usize = 14;
@@ -177,6 +189,42 @@ impl GraphView {
     }
 }
 
+/// Adds the steps inside the steps of a run, each after the step that it is inside of. `steps` has the planned steps of
+/// the run in order, and `prefix` comes before their names.
+fn with_inner(
+    app: &App,
+    known: &RunWithPlan,
+    steps: Vec<GraphStep>,
+    prefix: &str,
+    room: &mut usize,
+) -> Result<Vec<GraphStep>, Error> {
+    let rows = app.steps(known.id())?;
+    let mut all = Vec::with_capacity(steps.len());
+    for (no, mut step) in steps.into_iter().enumerate() {
+        step.id = format!("{prefix}{}", step.id);
+        step.needs.iter_mut().for_each(|need| *need = format!("{prefix}{need}"));
+        step.rework = step.rework.map(|rework| format!("{prefix}{rework}"));
+        let outer = step.id.clone();
+        all.push(step);
+        for row in rows.iter().filter(|row| row.node() == no as StepNo && is_current(&rows, row)) {
+            let is_child = known.plan.step(row.node()).work == WorkKind::Child && row.items.is_none();
+            let Some(child) = row.work.filter(|_| is_child && *room > 0) else { continue };
+            let inner = RunWithPlan::load(app, RunId::from_i64(child))?;
+            if !inner.is_inside() {
+                continue;
+            }
+            let name = format!("{prefix}{}.", step_name(&known.plan, row));
+            let of_inner = GraphView::of_run(app, &inner)?.steps;
+            *room = room.saturating_sub(of_inner.len());
+            let mut inside = with_inner(app, &inner, of_inner, &name, room)?;
+            let roots = inside.iter_mut().filter(|step| step.needs.is_empty());
+            roots.for_each(|step| step.needs.push(outer.clone()));
+            all.extend(inside);
+        }
+    }
+    Ok(all)
+}
+
 fn graph_step(
     id: &str,
     ids: &[&str],
@@ -192,12 +240,13 @@ fn graph_step(
     };
     GraphStep {
         id: id.to_owned(),
-        kind: spec.map_or("?", |spec| kind(&spec.kind)).to_owned(),
+        kind: spec.map_or("?", kind).to_owned(),
         needs: needs.iter().map(|need| name(*need)).collect(),
         rework,
         fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(fan_out_label),
         when: spec.is_some_and(|spec| spec.when.is_some()),
-        always: policy.always,
+        // That a service runs as long as its run goes without saying.
+        always: policy.always && spec.is_none_or(|spec| spec.service.is_none()),
         status: None,
         waiting_for: None,
         not_run: None,
@@ -210,11 +259,12 @@ fn graph_step(
 
 /// Returns the kind of a step's work in one word, from its spec; `?` if the spec cannot be read.
 pub(crate) fn kind_of(spec: &str) -> &'static str {
-    serde_json::from_str::<StepSpec>(spec).map_or("?", |spec| kind(&spec.kind))
+    serde_json::from_str::<StepSpec>(spec).map_or("?", |spec| kind(&spec))
 }
 
-fn kind(kind: &Kind) -> &'static str {
-    match kind {
+fn kind(spec: &StepSpec) -> &'static str {
+    match &spec.kind {
+        _ if spec.service.is_some() => "service",
         Kind::Run { .. } | Kind::Exec { .. } => "run",
         Kind::Call { .. } => "call",
         Kind::Agent(_) => "agent",

@@ -37,24 +37,21 @@ impl RunRequest {
     pub fn check(&self, row: &RunRow) -> Result<(), Error> {
         let labels = RunLabels::of(row);
         let differences = [
-            ("pipeline", row.plan != self.plan),
-            ("inputs", row.inputs != self.inputs),
-            ("priority", row.priority != self.priority),
-            ("folder", fact_of(&row.context, "dir") != self.dir),
-            ("step to continue after", fact_of(&row.context, "forked_from") != self.forked_from),
-            ("name", labels.name != self.labels.name),
-            ("set of labels", labels.labels != self.labels.labels),
+            ("another pipeline", row.plan != self.plan),
+            ("other inputs", row.inputs != self.inputs),
+            ("another priority", row.priority != self.priority),
+            ("another folder", fact_of(&row.context, "dir") != self.dir),
+            ("another step to continue after", fact_of(&row.context, "forked_from") != self.forked_from),
+            ("another name", labels.name != self.labels.name),
+            ("other labels", labels.labels != self.labels.labels),
         ];
         let different: Vec<&str> =
             differences.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect();
         if different.is_empty() {
             return Ok(());
         }
-        let message = format!(
-            "the idempotency key was used for run {} with another {}",
-            row.id,
-            different.join(", another ")
-        );
+        let message =
+            format!("the idempotency key was used for run {} with {}", row.id, different.join(", "));
         Err(Error::invalid(message).next("use a different key for each request"))
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sprag_lifecycle::{OUTER_INPUT, Plan, RunId, StepNo, WorkKind};
+use sprag_lifecycle::{Actor, OUTER_INPUT, Plan, RunId, StepNo, WorkKind};
 use sprag_store::{
-    JournalEntry, PlannedRun, Position, Row, RunRow, StepRow, Store, TaskState, is_task, step_name,
+    Id, JournalEntry, PlannedRun, Position, Row, RunRow, StepRow, Store, TaskState, is_task, step_name,
 };
 
 use crate::App;
@@ -22,6 +22,20 @@ const LOOK_BACK: usize = 10_000;
 
 /// The most tasks of a board whose keys are shown.
 const MOST_TASKS: usize = 1_000;
+
+/// The most steps that an error names.
+const STEPS_NAMED: usize = 20;
+
+/// The way to a step of a run, or to a step inside one of its steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepPath {
+    /// The numbers of the steps and items on the way, each in the child run of the one before; the last one is the step.
+    pub(crate) rows: Vec<StepNo>,
+    /// The run that has the step.
+    pub(crate) run: RunId,
+    /// The step's number in it.
+    pub(crate) no: StepNo,
+}
 
 /// A run and its plan.
 #[derive(Clone)]
@@ -77,6 +91,19 @@ impl RunWithPlan {
         row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
     }
 
+    /// Returns the name of a step in a run around this one: `each[0].ask` if this run is that of the steps inside
+    /// `each[0]`. A step of a child pipeline has the name that it has there.
+    pub fn whole_name_of(&self, app: &App, no: StepNo, around: RunId) -> Result<String, Error> {
+        let name = self.name_of(app, no);
+        match self.run.parent.filter(|_| self.is_inside() && self.run.id != around) {
+            Some((parent, step)) => {
+                let outer = RunWithPlan::load(app, parent)?.whole_name_of(app, step, around)?;
+                Ok(format!("{outer}.{name}"))
+            }
+            None => Ok(name),
+        }
+    }
+
     /// Returns whether its steps are written inside a step of its parent.
     pub fn is_inside(&self) -> bool {
         self.run.parent.is_some() && is_inside(&self.run)
@@ -87,18 +114,37 @@ impl RunWithPlan {
     pub fn enter(self, app: &App, step: &str) -> Result<(RunWithPlan, String), Error> {
         let Some((outer, inner)) = step.split_once('.') else { return Ok((self, step.to_owned())) };
         let no = self.find_step(outer, Some(app))?;
+        self.inside(app, no)?.enter(app, inner)
+    }
+
+    /// Returns the run of the steps inside a step or an item.
+    fn inside(&self, app: &App, no: StepNo) -> Result<RunWithPlan, Error> {
         let row = app.store.queries().step(self.run.id, no)?;
         let is_child = |row: &StepRow| self.plan.step(row.node()).work == WorkKind::Child;
         let child = row.filter(is_child).and_then(|row| row.work).map(RunId::from_i64);
         let child = child.map(|child| RunWithPlan::load(app, child)).transpose()?;
-        match child.filter(RunWithPlan::is_inside) {
-            Some(child) => child.enter(app, inner),
-            None => {
-                let message =
-                    format!("step {outer} of run {} has no steps inside it that have begun", self.run.id);
-                Err(Error::invalid(message).next("look at the run's status"))
-            }
+        child.filter(RunWithPlan::is_inside).ok_or_else(|| {
+            let name = self.name_of(app, no);
+            let message =
+                format!("step {name} of run {} has no steps inside it that have begun", self.run.id);
+            Error::invalid(message).next("look at the run's status")
+        })
+    }
+
+    /// Returns the way to the planned step with this name: of the run itself, or inside a step, such as `each[0].build`.
+    pub fn path_to(&self, app: &App, step: &str) -> Result<StepPath, Error> {
+        let mut known = self.clone();
+        let mut rows = Vec::new();
+        let mut rest = step;
+        while let Some((outer, inner)) = rest.split_once('.') {
+            let no = known.find_step(outer, Some(app))?;
+            rows.push(no);
+            known = known.inside(app, no)?;
+            rest = inner;
         }
+        let no = known.step_no(rest)?;
+        rows.push(no);
+        Ok(StepPath { rows, run: known.id(), no })
     }
 
     /// Returns the number of the planned step with this id.
@@ -124,9 +170,14 @@ impl RunWithPlan {
         let keyed =
             || app.filter(|_| self.is_board())?.store.queries().find_task(self.run.id, id, None).ok()?;
         found.or_else(of_items).or_else(task).or_else(keyed).ok_or_else(|| {
-            let known: Vec<&str> = self.plan.steps.iter().map(|step| step.id.as_str()).collect();
+            let known = || self.plan.steps.iter().map(|step| step.id.as_str());
+            let near =
+                nearest(id, known()).map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
+            let more = known().count().saturating_sub(STEPS_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let names: Vec<&str> = known().take(STEPS_NAMED).collect();
             Error::invalid(format!("run {} has no step {id:?}", self.run.id))
-                .next(format!("its steps are: {}", known.join(", ")))
+                .next(format!("{near}its steps are: {}{more}", names.join(", ")))
         })
     }
 }
@@ -195,6 +246,8 @@ fn by_part(app: &App, text: &str, reach: &Reach) -> Result<RunRow, Error> {
             let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
             let near = nearest(&wanted, ids.iter().map(String::as_str));
             let near = near.and_then(|near| runs.iter().find(|run| run.id.to_string() == near));
+            // The name of a pipeline means no run, but probably its newest one.
+            let near = near.or_else(|| runs.iter().find(|run| &*run.pipeline == text));
             Err(match near {
                 Some(run) => none.hint(Hint::NearestRun {
                     run: run.id,
@@ -213,19 +266,23 @@ fn by_part(app: &App, text: &str, reach: &Reach) -> Result<RunRow, Error> {
     }
 }
 
-/// The ids of steps, by run. Each run's plan is read once.
+/// The ids of steps, by run, and the names of workers. Each is read once.
 pub struct Names {
     store: Store,
     plans: BTreeMap<RunId, Arc<Plan>>,
+    /// The names of workers and agents, and whether each is an agent, by their numbers.
+    workers: BTreeMap<Id, (String, &'static str)>,
 }
 
 /// The most plans that are remembered: those of the runs that are active now.
 const PLANS_KEPT: usize = 4096;
+/// The most names of workers that are remembered.
+const WORKERS_KEPT: usize = 4096;
 
 impl Names {
     /// Returns the names of this store's steps.
     pub fn new(app: &App) -> Self {
-        Names { store: app.store.clone(), plans: BTreeMap::new() }
+        Names { store: app.store.clone(), plans: BTreeMap::new(), workers: BTreeMap::new() }
     }
 
     pub(crate) fn plan(&mut self, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
@@ -269,6 +326,32 @@ impl Names {
                 row.ok().flatten().map(|row| step_name(plan, &row))
             })
         };
-        Ok(EntryView::of(entry, name))
+        let mut view = EntryView::of(entry, name);
+        if let (None, Some(worker), Actor::Worker) = (&entry.by, entry.worker, entry.actor) {
+            view.by = Some(match self.worker(worker)? {
+                Some((name, kind)) => format!("{kind}:{name}"),
+                None => format!("worker:{worker}"),
+            });
+        }
+        if let Some(worker) = entry.place.id.filter(|_| entry.entity == "worker") {
+            view.name = self.worker(worker)?.map(|(name, _)| name);
+        }
+        Ok(view)
+    }
+
+    /// Returns the name of a worker, or of an agent that claimed a task, and which of the two it is; none if it is not known
+    /// any more.
+    fn worker(&mut self, id: Id) -> sprag_store::Result<Option<(String, &'static str)>> {
+        if let Some(known) = self.workers.get(&id) {
+            return Ok(Some(known.clone()));
+        }
+        let Some(row) = self.store.queries().worker(id)? else { return Ok(None) };
+        let kind = if row.process.is_empty() { "agent" } else { "worker" };
+        let known = (row.name.to_string(), kind);
+        if self.workers.len() >= WORKERS_KEPT {
+            self.workers.pop_first();
+        }
+        self.workers.insert(id, known.clone());
+        Ok(Some(known))
     }
 }

@@ -40,7 +40,10 @@ impl RunLabels {
         inputs: &BTreeMap<String, Value>,
     ) -> Result<RunLabels, Diagnostics> {
         let own = pipeline.run_labels(inputs)?;
-        self.name = self.name.or(own.name);
+        if let (None, Some(name)) = (&self.name, own.name) {
+            pipeline.check_run_name(&name)?;
+            self.name = Some(name);
+        }
         for (key, value) in own.labels {
             self.labels.entry(key).or_insert(value);
         }

@@ -15,7 +15,9 @@ pub mod boards;
 mod changes;
 mod chores;
 mod claims;
+mod conversation;
 mod data_folder;
+mod durations;
 mod engine;
 mod environments;
 mod error;
@@ -28,6 +30,7 @@ mod graph;
 pub mod hooks;
 mod idempotency;
 mod idle;
+mod items;
 mod known;
 mod labels;
 mod landings;
@@ -48,11 +51,13 @@ pub mod rules;
 mod runs;
 mod secret;
 mod secret_inputs;
+mod step_agent;
 mod steps;
 pub mod text;
 mod threads;
 mod tidy;
 pub mod tokens;
+mod transcript;
 mod uncommitted;
 pub mod view;
 mod waiting;
@@ -66,18 +71,24 @@ pub use audit::{Audit, AuditFilter, AuditView, MOST_AUDITED};
 pub use author::local_author;
 pub use changes::{FileChange, MOST_OVER_HTTP, RunChanges, RunDiff, run_changes, run_diff};
 pub use chores::{Chore, Limits};
+pub use conversation::{ThreadDetail, ThreadPart};
 pub use data_folder::{Closed, make_private, openings};
+pub use durations::DurationsView;
 pub use engine::{Abandoner, Builder, Engine, Pulse};
 pub use environments::{Environments, OutOfOrder, Then, is_landing, remove_or_pool};
 pub use error::{Error, ErrorKind, Hint};
 pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
-pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
-pub use failures::{FailedStep, failures, why_attempt_failed, why_failed, why_step_failed};
+pub use explain::{
+    BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, explain_with_inner, explain_within,
+    gate_text,
+};
+pub use failures::{FailedStep, failures, why_attempt_failed, why_ended, why_failed, why_step_failed};
 pub use graph::{GraphLayout, GraphStep, GraphView};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
-pub use known::{Names, RunWithPlan, find_run, find_run_within};
+pub use items::{item_names, named_item};
+pub use known::{Names, RunWithPlan, StepPath, find_run, find_run_within};
 pub use labels::{RunLabels, parse_labels};
 pub use landings::{LandingState, LandingView, LandingsView, TurnView};
 pub use live::{ExecutingView, LiveView, WaitingCause};
@@ -107,9 +118,14 @@ pub use sprag_store::{
     WorkerRow, acting_as, answerers_of, bugs, current_author, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
-pub use sprag_worker::{Context, Files, HandlerError};
+pub use sprag_worker::{
+    Context, Files, HandlerError, RepositoryAgents, STEP_SOCKET, STEP_TOKEN, STEP_TOKEN_PREFIX, ServedTools,
+    StepTools, repository_agents, set_trust, transcript_text,
+};
+pub use step_agent::{StepAgent, StepAnswer, StepNote, StepQuestion};
 pub use steps::StepChange;
-pub use threads::{TALK, ThreadView};
+pub use threads::{TALK, ThreadView, talk_policy};
+pub use transcript::{MOST_EVENTS, TranscriptEvent, TranscriptPage, TranscriptReader};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};

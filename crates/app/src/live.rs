@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sprag_lifecycle::{RunStatus, Word};
-use sprag_store::{Id, Now, OpenWork, Row, RunRow, step_name};
+use sprag_store::{ExecutionRow, Id, Now, OpenWork, Row, RunRow, step_name};
 
 use crate::App;
+use crate::boards::OWN_QUEUE;
 use crate::error::Error;
+use crate::failures::last_lines;
 use crate::graph::kind_of;
 use crate::labels::RunLabels;
 use crate::reach::Reach;
@@ -20,6 +22,10 @@ use crate::waiting_for::{WaitingFor, waits_of};
 const MOST_RUNS: usize = 2_000;
 /// The most executions in the answer.
 const MOST_EXECUTING: usize = 1_000;
+/// The most executions whose last lines are read.
+const MOST_LAST_LINES: usize = 100;
+/// The most characters of a last line.
+const LONGEST_LAST_LINE: usize = 300;
 /// The most runs that one cause names.
 const MOST_NAMED: usize = 50;
 
@@ -66,6 +72,10 @@ pub struct ExecutingView {
     pub started_at: Option<String>,
     /// The end of the worker's lease without a heartbeat.
     pub lease_until: String,
+    /// The last line that it printed, at the moment of this answer; absent if it printed nothing, if its log is not here,
+    /// and beyond the first 100 executions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
 }
 
 /// Runs that wait for the same kind of thing.
@@ -102,8 +112,12 @@ impl App {
             found.look_at(&open)?;
         }
         let mut executing = found.executing;
-        executing.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.run.cmp(&b.1.run)));
+        executing.sort_by(|a, b| a.0.started_ms.cmp(&b.0.started_ms).then_with(|| a.1.run.cmp(&b.1.run)));
         executing.truncate(MOST_EXECUTING);
+        for (row, view) in executing.iter_mut().take(MOST_LAST_LINES) {
+            let line = last_lines(self, row, &view.step).pop();
+            view.last_line = line.map(|line| line.chars().take(LONGEST_LAST_LINE).collect());
+        }
         let cause = |(waiting_for, mut runs): (WaitingFor, Vec<String>)| {
             let count = runs.len();
             runs.truncate(MOST_NAMED);
@@ -123,17 +137,18 @@ impl App {
     }
 }
 
-/// Returns whether executions wait in a queue that no worker serves.
+/// Returns whether executions wait in a queue that no worker serves. The tasks of a board's own queue wait for agents and
+/// people, who claim them.
 fn is_unserved(queue: &QueueView) -> bool {
-    queue.scheduled > 0 && queue.workers == 0 && !queue.held
+    queue.scheduled > 0 && queue.workers == 0 && !queue.held && !queue.name.starts_with(OWN_QUEUE)
 }
 
-/// The executions found so far, with the time of each one's start.
+/// The executions found so far.
 struct Found<'a> {
     app: &'a App,
     now: Now,
     workers: BTreeMap<Id, Option<String>>,
-    executing: Vec<(Option<i64>, ExecutingView)>,
+    executing: Vec<(ExecutionRow, ExecutingView)>,
 }
 
 impl Found<'_> {
@@ -161,8 +176,9 @@ impl Found<'_> {
                 worker,
                 started_at: row.started_ms.map(rfc3339),
                 lease_until: rfc3339(wall_ms(self.now, row.lease_until_ms)),
+                last_line: None,
             };
-            self.executing.push((row.started_ms, view));
+            self.executing.push((row.clone(), view));
         }
         Ok(())
     }

@@ -9,8 +9,9 @@ use sprag_worker::{Files, Owed};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
-use crate::explain::explain;
+use crate::explain::explain_within;
 use crate::known::RunWithPlan;
+use crate::reach::Reach;
 use crate::text::size;
 
 /// The place of the log of an attempt that has begun.
@@ -101,7 +102,11 @@ pub fn why_no_log(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<Stri
     if matches!(step.status(), StepStatus::Skipped | StepStatus::Cancelled) {
         return Ok(format!("{name} was {} before it started", step.status()));
     }
-    let waits = explain(app, known)?.steps.into_iter().find(|waiting| waiting.step == name);
+    // The reader of the log may reach no other run.
+    let waits = explain_within(app, known, &Reach::of_step(known.id()))?
+        .steps
+        .into_iter()
+        .find(|waiting| waiting.step == name);
     Ok(match waits {
         Some(waiting) => format!("{name} has not started: it waits for {}", waiting.waits_for),
         None => format!("{name} has not started"),
@@ -124,6 +129,9 @@ pub fn find_attempt(
     };
     if let Some(found) = found {
         return Ok(found.clone());
+    }
+    if let (true, None, Some(step)) = (of_step.is_empty(), attempt, app.step(known.id(), no)?) {
+        return Err(Error::new(ErrorKind::NotFound, why_no_log(app, known, &step)?));
     }
     let name = known.name_of(app, no);
     let which =

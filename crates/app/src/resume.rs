@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{RunId, StepNo};
+use sprag_lifecycle::RunId;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::{EnvironmentDetails, Id, Lease, Lost, NewWorker, Row, RunRow, WorkerRow};
 use sprag_worktree::Repository;
@@ -11,7 +11,7 @@ use sprag_worktree::Repository;
 use crate::App;
 use crate::beginning::Beginning;
 use crate::error::{Error, ErrorKind, Hint};
-use crate::known::RunWithPlan;
+use crate::known::{RunWithPlan, StepPath};
 use crate::local_files::LocalFiles;
 use crate::runs::ForkRun;
 
@@ -21,7 +21,7 @@ use crate::runs::ForkRun;
 pub async fn resume_from(
     app: &App,
     known: &RunWithPlan,
-    to: Option<StepNo>,
+    to: Option<StepPath>,
     worker: Option<NewWorker>,
 ) -> Result<Option<String>, Error> {
     app.free_threads(known).await?;
@@ -34,13 +34,17 @@ pub async fn resume_from(
         None => (None, None),
     };
     if let Some(beginning) = &beginning {
-        note = match to {
-            Some(to) => beginning.before_step(to)?,
+        note = match &to {
+            Some(to) if to.run != id => beginning.before_inner(to.run, to.no)?,
+            Some(to) => beginning.before_step(to.no)?,
             None => beginning.before_the_broken()?,
         };
     }
     let done = match (status.is_terminal(), to) {
-        (_, Some(to)) => app.store.person().rewind_run(id, to, worker).await?.require_applied().map(drop),
+        (_, Some(to)) if to.run != id => {
+            app.store.person().rewind_inside(id, to.rows, worker).await?.require_applied().map(drop)
+        }
+        (_, Some(to)) => app.store.person().rewind_run(id, to.no, worker).await?.require_applied().map(drop),
         (true, None) => app.store.person().resume_run(id, worker).await?.require_applied().map(drop),
         (false, None) => {
             take_over(app, &known.run, worker).await?;

@@ -130,20 +130,25 @@ fn escape(text: &str) -> (usize, Option<Escape>) {
     }
 }
 
-/// Returns the number of characters that must be changed, added or removed to turn one text into the other.
+/// Returns the number of characters that must be changed, added or removed to turn one text into the other. Two
+/// neighbours that are swapped count once.
 pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
+    // The distances of the parts of `a` before the last and before the present character to each part of `b`.
+    let (mut older, mut above) = (Vec::new(), (0..=b.len()).collect::<Vec<usize>>());
+    let mut last = None;
     for (i, a) in a.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (before + usize::from(a != *b)).min(above + 1).min(row[j] + 1);
-            before = above;
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let mut least = (above[j] + usize::from(a != b[j])).min(above[j + 1] + 1).min(row[j] + 1);
+            if j > 0 && last == Some(b[j]) && a == b[j - 1] {
+                least = least.min(older[j - 1] + 1);
+            }
+            row.push(least);
         }
+        (older, above, last) = (above, row, Some(a));
     }
-    row[b.len()]
+    above[b.len()]
 }
 
 /// Returns the word that a mistyped one probably means; none if no word is close.
@@ -190,5 +195,11 @@ mod tests {
         let events = ["run.succeeded", "run.failed"];
         assert_eq!(nearest("run.suceeded", events), Some("run.succeeded"));
         assert_eq!(nearest("zzzz", events), None);
+        for (wrong, right) in [("tset", "test"), ("rnu", "run"), ("biuld", "build")] {
+            assert_eq!((distance(wrong, right), nearest(wrong, [right])), (1, Some(right)), "{wrong}");
+        }
+        for (a, b, far) in [("", "abc", 3), ("ab", "ba", 1), ("abc", "cab", 2), ("kitten", "sitting", 3)] {
+            assert_eq!(distance(a, b), far, "{a} {b}");
+        }
     }
 }

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use sprag_lifecycle::{Plan, PlanStep, RunId, StepNo, Word};
+use sprag_lifecycle::{ExecutionId, Plan, PlanAccount, PlanStep, Policy, RunId, StepNo, Word, mutant};
 use sprag_pipeline::{AgentBudget, AgentSpec, Kind, StepSpec};
-use sprag_store::{Id, Row, RunRow, StepRow, ThreadIntent, ThreadRow, thread_id};
+use sprag_store::{Id, Row, RunRow, StepRow, ThreadIntent, ThreadRow, account_id, thread_id};
 
 use crate::App;
+use crate::conversation::Spent;
 use crate::error::{Error, ErrorKind, Hint};
 use crate::known::{RunWithPlan, find_run};
 use crate::reach::Reach;
@@ -46,6 +47,12 @@ pub struct ThreadView {
     /// The run whose execution holds it; absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
+    /// The tokens that its finished turns used, as far as the agent reports them. In a list, without people's messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// The price of these turns in US dollars, as far as the agent reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
 }
 
 /// The step whose thread a person means.
@@ -74,10 +81,14 @@ impl App {
             if !has_agents(&known.plan) || !self.reaches_row(reach, &known.run)? {
                 continue;
             }
+            let executions = self.executions(run)?;
             for row in self.steps(run)? {
-                let Some((_, agent)) = agent_of(&known.plan, &row) else { continue };
-                if let Some(thread) = self.store.queries().thread(thread_id(run, row.no))? {
-                    threads.push(view(self, &known, &row, &agent, &thread));
+                let Some((_, agent)) = self.agent_of(&known, &row)? else { continue };
+                let thread = self.store.queries().thread(thread_id(run, row.no))?;
+                if let Some(thread) = thread.filter(|thread| !thread.archived && !thread.deleted) {
+                    let of_step = executions.iter().filter(|execution| execution.id.step == row.no);
+                    let spent = of_step.map(Spent::of).fold(Spent::default(), Spent::plus);
+                    threads.push(view(self, &known, &row, &agent, &thread, spent));
                 }
             }
         }
@@ -88,7 +99,18 @@ impl App {
     pub fn thread(&self, name: &str) -> Result<ThreadView, Error> {
         let named = self.named_thread(name)?;
         let thread = self.thread_row(&named)?;
-        Ok(view(self, &named.known, &named.row, &named.agent, &thread))
+        let executions = self.executions(named.known.id())?;
+        let of_step = executions.iter().filter(|execution| execution.id.step == named.row.no);
+        let spent = of_step.map(Spent::of).fold(Spent::default(), Spent::plus);
+        Ok(view(self, &named.known, &named.row, &named.agent, &thread, spent))
+    }
+
+    /// Returns a thread by its name, without what it used, and the prompt of its step.
+    pub(crate) fn thread_and_prompt(&self, name: &str) -> Result<(ThreadView, String), Error> {
+        let named = self.named_thread(name)?;
+        let thread = self.thread_row(&named)?;
+        let view = view(self, &named.known, &named.row, &named.agent, &thread, Spent::default());
+        Ok((view, named.agent.prompt))
     }
 
     /// Prepares the run that gives a person's message to the agent of a step that has ended.
@@ -100,9 +122,11 @@ impl App {
         let thread = self.thread_row(&named)?;
         let run = named.known.id();
         self.free_thread(&named.known, &named.name, thread.id).await?;
-        if !named.known.run.status().is_terminal() {
-            let message = format!("busy: run {run} has not ended, and its steps may use the thread");
-            return Err(Error::new(ErrorKind::Refused, message).hint(Hint::WatchOrCancel(run)));
+        self.refuse_live(&named)?;
+        if thread.archived || thread.deleted {
+            let how = if thread.deleted { "removed" } else { "archived" };
+            let message = format!("thread {run}/{} was {how}: it takes no further messages", named.name);
+            return Err(Error::new(ErrorKind::Refused, message));
         }
         if named.row.item_of.is_some() || named.known.plan.step(named.row.node()).own_environment {
             let message =
@@ -122,7 +146,7 @@ impl App {
             return Ok(());
         }
         for row in self.steps(known.id())? {
-            if agent_of(&known.plan, &row).is_some() {
+            if planned_agent(&known.plan, &row).is_some() {
                 self.free_thread(known, &known.name_of(self, row.no), thread_id(known.id(), row.no)).await?;
             }
         }
@@ -168,6 +192,43 @@ impl App {
         Ok(run)
     }
 
+    /// Archives a thread: it takes no further turns, and lists leave it out. Refused while an agent works in it.
+    pub async fn archive_thread(&self, name: &str) -> Result<(), Error> {
+        let named = self.named_thread(name)?;
+        let thread = self.thread_row(&named)?;
+        self.free_thread(&named.known, &named.name, thread.id).await?;
+        self.refuse_live(&named)?;
+        self.store.person().thread_intent(thread.id, ThreadIntent::Archive).await?;
+        Ok(())
+    }
+
+    /// Removes a thread: an agent that answers a message in it is stopped, and it takes no further turns. Returns the run
+    /// that is being cancelled, if there is one.
+    pub async fn remove_thread(&self, name: &str) -> Result<Option<RunId>, Error> {
+        let named = self.named_thread(name)?;
+        let thread = self.thread_row(&named)?;
+        self.refuse_live(&named)?;
+        // The request comes first: a turn that starts meanwhile finds it.
+        self.store.person().thread_intent(thread.id, ThreadIntent::Delete).await?;
+        let holder = self.store.queries().thread(thread.id)?.and_then(|row| row.holder);
+        let run = holder.map(|holder| holder.execution.run);
+        if let Some(run) = run {
+            abandon_the_dead(self, run).await?;
+            self.request_cancel(run).await?;
+        }
+        Ok(run)
+    }
+
+    /// Refuses to end the thread of a run that needs it.
+    fn refuse_live(&self, named: &Named) -> Result<(), Error> {
+        let run = named.known.id();
+        if named.known.run.status().is_terminal() {
+            return Ok(());
+        }
+        let message = format!("busy: run {run} has not ended, and its steps may use the thread");
+        Err(Error::new(ErrorKind::Refused, message).hint(Hint::WatchOrCancel(run)))
+    }
+
     /// Returns the runs in which people talked to a thread, the oldest first.
     pub fn talks(&self, name: &str) -> Result<Vec<RunRow>, Error> {
         let named = self.named_thread(name)?;
@@ -181,6 +242,27 @@ impl App {
         });
         talks.reverse();
         Ok(talks)
+    }
+
+    /// Returns the spec of a step and of the agent that has worked on it last, if it has one.
+    fn agent_of(&self, known: &RunWithPlan, row: &StepRow) -> Result<Option<(StepSpec, AgentSpec)>, Error> {
+        let Some((spec, agent)) = planned_agent(&known.plan, row) else { return Ok(None) };
+        let planned = known.plan.step(row.node()).account.as_ref();
+        let fallbacks = planned.map(|account| account.fallbacks.as_slice()).unwrap_or_default();
+        if fallbacks.is_empty() {
+            return Ok(Some((spec, agent)));
+        }
+        let id = ExecutionId { run: known.id(), step: row.no, attempt: row.attempt };
+        let account = self.store.queries().execution(id)?.and_then(|execution| execution.account);
+        let stand_in = fallbacks.iter().find(|other| account == Some(account_id(&other.account)));
+        let agent = match stand_in {
+            // The model is one of the step's own agent.
+            Some(other) => {
+                AgentSpec { agent: other.agent.clone(), model: None, fallback: Vec::new(), ..agent }
+            }
+            None => agent,
+        };
+        Ok(Some((spec, agent)))
     }
 
     fn thread_row(&self, named: &Named) -> Result<ThreadRow, Error> {
@@ -200,10 +282,16 @@ impl App {
         let no = known.step_no(step)?;
         let row =
             self.step(run, no)?.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such step"))?;
-        let Some((spec, agent)) = agent_of(&known.plan, &row) else {
+        let Some((spec, agent)) = self.agent_of(&known, &row)? else {
             return Err(Error::invalid(format!("step {step} has no agent, and so no thread")));
         };
         Ok(Named { known, row, name: step.to_owned(), spec, agent })
+    }
+
+    /// Returns the run and the step of a thread.
+    pub(crate) fn step_of_thread(&self, name: &str) -> Result<(RunId, StepNo), Error> {
+        let named = self.named_thread(name)?;
+        Ok((named.known.id(), named.row.no))
     }
 
     /// Refuses to talk where the files of the run are gone.
@@ -228,8 +316,8 @@ fn has_agents(plan: &Plan) -> bool {
     plan.steps.iter().any(|step| step.spec.contains("\"agent\":"))
 }
 
-/// Returns the spec of a step and of its agent, if it has one.
-fn agent_of(plan: &Plan, row: &StepRow) -> Option<(StepSpec, AgentSpec)> {
+/// Returns the spec of a step and of its agent, if it has one, as they are planned.
+fn planned_agent(plan: &Plan, row: &StepRow) -> Option<(StepSpec, AgentSpec)> {
     let spec = &plan.step(row.node()).spec;
     let spec: StepSpec = serde_json::from_str(spec).ok().filter(|_| spec.contains("\"agent\":"))?;
     match &spec.kind {
@@ -241,7 +329,14 @@ fn agent_of(plan: &Plan, row: &StepRow) -> Option<(StepSpec, AgentSpec)> {
     }
 }
 
-fn view(app: &App, known: &RunWithPlan, row: &StepRow, agent: &AgentSpec, thread: &ThreadRow) -> ThreadView {
+fn view(
+    app: &App,
+    known: &RunWithPlan,
+    row: &StepRow,
+    agent: &AgentSpec,
+    thread: &ThreadRow,
+    spent: Spent,
+) -> ThreadView {
     let step = known.name_of(app, row.no);
     ThreadView {
         thread: format!("{}/{step}", known.id()),
@@ -252,6 +347,8 @@ fn view(app: &App, known: &RunWithPlan, row: &StepRow, agent: &AgentSpec, thread
         status: thread.status().as_str(),
         turns: thread.turn,
         held_by: thread.holder.map(|holder| holder.execution.run.to_string()),
+        tokens: spent.tokens,
+        cost_usd: spent.cost_usd,
     }
 }
 
@@ -261,6 +358,7 @@ fn talk_plan(named: Named) -> Result<Plan, sprag_lifecycle::PlanError> {
     let planned = known.plan.step(row.node());
     // Templates of the step may read other steps, which this plan does not have.
     let plain = |text: &String| !text.contains("{{");
+    let speaker = agent.agent.clone();
     let agent = AgentSpec {
         prompt: "{{ inputs.message }}".to_owned(),
         prompt_file: None,
@@ -268,7 +366,9 @@ fn talk_plan(named: Named) -> Result<Plan, sprag_lifecycle::PlanError> {
         output_schema: None,
         model: agent.model.filter(plain),
         system: agent.system.filter(plain),
+        board: agent.board.filter(plain),
         budget: AgentBudget::default(),
+        fallback: Vec::new(),
         ..agent
     };
     let mut talk = StepSpec::new(Kind::Agent(Box::new(agent)));
@@ -279,10 +379,24 @@ fn talk_plan(named: Named) -> Result<Plan, sprag_lifecycle::PlanError> {
     (talk.inherit, talk.dotenv, talk.retry_here) = (spec.inherit, spec.dotenv, true);
     let mut step = PlanStep::new(name, Vec::<StepNo>::new());
     step.spec = json!(talk).to_string();
+    step.policy = talk_policy();
     step.queue.clone_from(&planned.queue);
     step.labels.clone_from(&planned.labels);
-    step.account.clone_from(&planned.account);
+    step.account = planned.account.clone().map(|account| {
+        let other = account.fallbacks.iter().find(|other| other.agent == speaker);
+        let (name, max_parallel) = match other {
+            Some(other) => (other.account.clone(), other.max_parallel),
+            None => (account.name, account.max_parallel),
+        };
+        PlanAccount { name, max_parallel, longest_wait_ms: account.longest_wait_ms, fallbacks: Vec::new() }
+    });
     Plan::new(TALK, vec![step])
+}
+
+/// Returns the policy of a message: it is sent once. Whether a lost worker has delivered it cannot be known, so the message
+/// counts as not delivered, and the person decides.
+pub fn talk_policy() -> Policy {
+    Policy { at_most_once: !mutant!(MessageTwice), ..Policy::default() }
 }
 
 /// Returns the context of a message: the place in which the step worked, and the thread.

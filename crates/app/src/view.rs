@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::labels::RunLabels;
 use crate::logs::MissingLog;
 use crate::runs::DamagedRun;
+use crate::step_agent::StepNote;
 use crate::text::rfc3339;
 use crate::waiting_for::{RunWaits, WaitingFor};
 
@@ -132,6 +133,9 @@ views! {
         pub epoch: u32,
         /// Its steps, and the items of its fan-outs.
         pub steps: Vec<StepView>,
+        /// The last reports and notes of the agents of its steps; absent if there are none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub notes: Vec<StepNote>,
     }
 
     /// A run with all its details.
@@ -176,6 +180,9 @@ views! {
         /// The most rounds of its `repeat`; absent if it has none.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub max_rounds: Option<u32>,
+        /// Whether it is a service, which runs beside the other steps.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub service: bool,
         /// What it waits for; absent if it does not wait.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub waiting_for: Option<WaitingFor>,
@@ -185,6 +192,10 @@ views! {
         /// The fan-out that it is an item of.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub item_of: Option<String>,
+        /// The value of the item for people, in at most 40 characters; absent for other steps, and after the first 1,000
+        /// items of a run.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub item: Option<String>,
         /// The state of its items, if it is a fan-out that has started.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub items: Option<ItemsView>,
@@ -271,6 +282,9 @@ views! {
         /// The token, local user, agent, rule or worker behind the actor, as `KIND:NAME`, if it is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub by: Option<String>,
+        /// The name of the worker, if the entry is about a worker that is still known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
         /// The path of an environment.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
@@ -440,6 +454,7 @@ impl EntryView {
         let note: Value =
             entry.note.as_deref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
         EntryView {
+            name: None,
             path: note["path"].as_str().map(str::to_owned),
             reason: note["reason"].as_str().map(str::to_owned),
             seq: entry.seq,

@@ -22,10 +22,25 @@ const DEEPEST: u32 = 32;
 pub enum Course {
     /// The run has ended.
     Ended,
-    /// Workers execute these steps of the run, or of its child runs.
-    Works(Vec<String>),
+    /// Workers execute steps of the run, or of its child runs.
+    Works {
+        /// The names of these steps.
+        steps: Vec<String>,
+        /// What other steps wait for meanwhile, besides a free slot.
+        waits: Vec<Waiting>,
+    },
     /// No step of the run is executed; it waits for this.
     Waits(Vec<Waiting>),
+}
+
+impl Course {
+    /// Returns what the run waits for, or what some of its steps wait for while others are executed.
+    pub fn waits(&self) -> &[Waiting] {
+        match self {
+            Course::Ended => &[],
+            Course::Works { waits, .. } | Course::Waits(waits) => waits,
+        }
+    }
 }
 
 /// One thing that a run waits for.
@@ -94,8 +109,9 @@ pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
         return Ok(Course::Ended);
     }
     if !seen.works.is_empty() {
-        return Ok(Course::Works(seen.works));
+        return Ok(Course::Works { steps: seen.works, waits: seen.waits });
     }
+    seen.waits.append(&mut seen.slots);
     if seen.waits.is_empty() {
         // The run is between two steps; or it stays like this, where no process looks after it.
         let what = format!("a process that continues it: sprag resume {run}, or sprag worker");
@@ -108,6 +124,8 @@ pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
 struct Seen {
     works: Vec<String>,
     waits: Vec<Waiting>,
+    /// Waits for a free slot, which are usual while other steps are executed.
+    slots: Vec<Waiting>,
 }
 
 fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error> {
@@ -132,15 +150,16 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
             _ if queued => {}
             Wait::Work => seen.works.push(step.step),
             Wait::Child(child) => look(app, child, depth + 1, seen)?,
-            Wait::Needs | Wait::Items => {}
-            Wait::Gate | Wait::LeaseHolder | Wait::Outside => {
+            Wait::Needs | Wait::Items | Wait::Service => {}
+            Wait::Gate | Wait::LeaseHolder | Wait::Outside | Wait::Slot => {
                 let what = match step.wait {
                     Wait::Gate => format!("{} ({})", step.waits_for, step.owner),
                     Wait::LeaseHolder => step.owner,
                     _ => step.waits_for,
                 };
                 let is_gate = step.wait == Wait::Gate;
-                seen.waits.push(Waiting {
+                let list = if step.wait == Wait::Slot { &mut seen.slots } else { &mut seen.waits };
+                list.push(Waiting {
                     run,
                     step: Some(step.key.unwrap_or(step.step)),
                     what,
@@ -169,7 +188,9 @@ pub fn questions_alone(app: &App, run: RunId) -> Result<Vec<GateRow>, Error> {
     let mut questions: Vec<GateRow> = Vec::new();
     for step in steps {
         let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
-        if !busy && !step.rework_pending || step.items.is_some() {
+        // A service runs as long as its run, and is no reason to wait for.
+        let is_service = plan.step(step.node()).service;
+        if !busy && !step.rework_pending || step.items.is_some() || is_service {
             continue;
         }
         let asked = gates.iter().find(|gate| Some(gate.id) == step.work && gate.kind == GateKind::Question);

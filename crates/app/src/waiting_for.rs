@@ -83,7 +83,8 @@ pub(crate) fn waits_of(open: &OpenWork, now: Now) -> RunWaits {
     let Some(plan) = &open.plan else { return waits };
     waits.questions = open.gates.iter().filter(|gate| gate.kind == GateKind::Question).count();
     let mut works = false;
-    for step in &open.steps {
+    // A service runs for the other steps: what they wait for counts.
+    for step in open.steps.iter().filter(|step| !plan.step(step.row.node()).service) {
         match of_step(plan, &open.gates, step, now) {
             Some(wait) => {
                 waits.steps.insert(step.row.no, wait);

@@ -228,6 +228,10 @@ impl WorkSource for BusWorkSource {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<LeasedWork>, Error> {
         let Some(inbox) = self.inbox() else { return self.store.claim(claimer, limit, stop).await };
+        // Most messages are about steps, for which this worker has no slot.
+        if claimer.services_only {
+            return self.store.claim(claimer, limit, stop).await;
+        }
         let mut granted = self.receive(&claimer, inbox.take(limit)).await;
         let now_ms = self.boot_ms();
         let due = now_ms >= self.shared.next_poll_ms.load(Ordering::Acquire);

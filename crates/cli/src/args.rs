@@ -30,13 +30,13 @@ pub(crate) struct Args {
     #[arg(long, global = true, env = "SPRAG_STORE", hide_env_values = true, value_name = "URL", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// A PEM file with the authorities to trust for https:// [default: those of this machine]
-    #[arg(long, global = true, env = "SPRAG_TLS_CA", value_name = "FILE", help_heading = GLOBAL)]
+    #[arg(long, global = true, env = "SPRAG_TLS_CA", hide_env_values = true, value_name = "FILE", help_heading = GLOBAL)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Print JSON (docs/cli.md has the shape of each command)
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
     /// Never ask questions on the terminal
-    #[arg(long, global = true, env = "SPRAG_NO_INPUT", value_parser = clap::builder::FalseyValueParser::new(), help_heading = GLOBAL)]
+    #[arg(long, global = true, env = "SPRAG_NO_INPUT", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new(), help_heading = GLOBAL)]
     pub(crate) no_input: bool,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN", help_heading = GLOBAL)]
@@ -99,7 +99,7 @@ pub(crate) enum Command {
     Do {
         /// The task
         task: String,
-        /// The agent
+        /// The agent; several with commas do the same task, and you pick one result
         #[arg(long = "use", value_name = "AGENT", default_value = "claude")]
         agent: String,
         /// The command that must succeed
@@ -304,11 +304,14 @@ pub(crate) enum Command {
     #[command(after_help = help_texts::MCP)]
     Mcp {
         /// Forward everything to this server, like http://127.0.0.1:7717
-        #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
+        #[arg(long, env = "SPRAG_SERVER", hide_env_values = true, value_name = "URL")]
         server: Option<String>,
         /// The token for the server [default: that of this user's own server on this machine]
         #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
         token: Option<String>,
+        /// Offer the tools of the step whose agent started this program
+        #[arg(long, hide = true)]
+        step: bool,
     },
     /// Claim and report tasks: work that agents, scripts and people do
     #[command(after_help = help_texts::TASK)]
@@ -421,7 +424,7 @@ pub(crate) enum Command {
         bus: Option<String>,
         /// A variable of its environment that steps inherit besides the usual few: NAME or PREFIX_*; repeat it for
         /// more
-        #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
+        #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", hide_env_values = true, value_delimiter = ',', value_parser = inherited)]
         inherit: Vec<String>,
         /// Work for this server instead of the data directory: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
@@ -537,6 +540,13 @@ pub(crate) enum Command {
     Lifecycle {
         /// Only this one: run, step, execution, environment, thread, gate, worker, rule, enforcement
         entity: Option<String>,
+    },
+    /// Let the agents.toml of this repository count, as it is now
+    #[command(after_help = help_texts::TRUST)]
+    Trust {
+        /// Trust it no longer
+        #[arg(long)]
+        remove: bool,
     },
     /// Check the data directory, the database and this machine
     #[command(after_help = help_texts::DOCTOR)]

@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 pub(crate) use sprag_app::RunWithPlan;
-use sprag_app::{App, Files};
+use sprag_app::{App, Files, Row};
+use sprag_lifecycle::{RunId, Word};
 
 use crate::args::Args;
 use crate::exit::Failure;
@@ -101,6 +102,18 @@ fn default_data() -> Result<PathBuf, Failure> {
     base.map(|base| base.join("sprag")).ok_or_else(|| {
         Failure::usage("neither XDG_DATA_HOME nor HOME is set").next("name a folder with --data DIR")
     })
+}
+
+/// Returns the failure of a request about a run: one that says that the run has ended, if the store refuses the request
+/// and the run has ended.
+pub(crate) fn refused(app: &App, run: RunId, error: sprag_app::Error) -> Failure {
+    let is_mistake = matches!(error.kind, sprag_app::ErrorKind::Invalid | sprag_app::ErrorKind::NotFound);
+    match app.run(run) {
+        Ok(Some(row)) if !is_mistake && row.status().is_terminal() => {
+            Failure::ended(&run.to_string(), row.status().as_str(), "")
+        }
+        _ => error.into(),
+    }
 }
 
 /// Returns the run that the user means: by id, by a part of an id, by the name of a board, or the newest.

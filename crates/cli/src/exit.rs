@@ -70,6 +70,17 @@ impl Failure {
         Failure { exit: Exit::Usage, ..Failure::error(message) }
     }
 
+    /// A request about a run that has ended, which leaves nothing to do. `at` is added to the commands that it names.
+    pub(crate) fn ended(run: &str, status: &str, at: &str) -> Self {
+        let next = if status == "completed" {
+            format!("run a step again with `sprag retry {run} --step STEP{at}`")
+        } else {
+            format!("look at it with `sprag status {run}{at}`, or continue it with `sprag resume {run}{at}`")
+        };
+        let failure = Failure::error(format!("run {run} is {status}: there is nothing to do")).next(next);
+        Failure { exit: Exit::Nothing, ..failure }
+    }
+
     pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
@@ -82,6 +93,7 @@ impl From<sprag_app::Error> for Failure {
             // The command line is wrong, or names something that does not exist.
             ("no_token", _) | (_, ErrorKind::Invalid | ErrorKind::NotFound) => Exit::Usage,
             ("cancelled", _) => Exit::Cancelled,
+            ("no_worktree", _) => Exit::Nothing,
             _ => Exit::Error,
         };
         Failure {
@@ -105,6 +117,10 @@ fn words(hint: Hint) -> String {
         }
         Hint::StartARun => "start one: sprag run FILE".into(),
         Hint::ListRuns => "list the runs: sprag ls".into(),
+        Hint::ListBoards { near } => {
+            let near = near.map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
+            format!("{near}`sprag board ls` lists the boards, `sprag board new NAME` creates one")
+        }
         Hint::NearestRun { run, pipeline, status } => {
             format!("did you mean {run} ({pipeline}, {status})? `sprag ls` lists the runs")
         }

@@ -2,6 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
+use sprag_app::text::nearest;
 
 use crate::args::Args;
 use crate::exit::Failure;
@@ -15,7 +16,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "skip", "retry", "resume", "rewind", "fork"]),
     ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
-    ("Maintain", &["env", "gc", "doctor", "config"]),
+    ("Maintain", &["env", "gc", "doctor", "config", "trust"]),
     ("Reference", &["agent", "schema", "lifecycle", "completion", "manual", "help"]),
 ];
 
@@ -40,7 +41,21 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
         "it works with the store of this data directory",
         "agents reach a server's boards with `sprag mcp --server URL`, programs with the HTTP API (docs/boards.md)",
     ),
-    (&["serve", "config", "completion", "manual"], "it is about this machine", "leave --server out"),
+    (
+        &["worker ls"],
+        "it lists the workers in the store of this data directory",
+        "run it where the server runs, or use the HTTP API (docs/api.md)",
+    ),
+    (
+        &["do"],
+        "the agent works in this folder, with this process as its worker",
+        "start a pipeline with an agent step on the server: sprag run FILE --server URL",
+    ),
+    (
+        &["agent", "serve", "config", "trust", "completion", "manual"],
+        "it is about this machine",
+        "leave --server out",
+    ),
 ];
 
 /// Parses the command line. A wrong one ends the program with clap's message, except where Sprag has a better one, which
@@ -48,7 +63,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
 pub(crate) fn parse() -> Result<Args, Failure> {
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => match without_server(&error) {
+        Err(error) => match without_server(&error).or_else(|| not_a_number(&error)) {
             Some(failure) => return Err(failure),
             None => {
                 let error = nearest_command(error);
@@ -65,7 +80,29 @@ pub(crate) fn parse() -> Result<Args, Failure> {
     Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
-/// Suggests the command that the user probably means, if letters of it are swapped: clap finds the others.
+/// Returns the error about a value that must be a number; none if the error is another one.
+fn not_a_number(error: &clap::Error) -> Option<Failure> {
+    let text = error.to_string();
+    let first = text.lines().next()?;
+    let (what, why) = first.trim_start_matches("error: ").rsplit_once(": ")?;
+    let is_number = why.ends_with("found in string") || why.contains("parse integer");
+    let is_meant = error.kind() == ErrorKind::ValueValidation && is_number;
+    is_meant.then(|| Failure::usage(what).next("write a whole number"))
+}
+
+/// Returns the names of the commands among which a word of the command line was looked for.
+fn siblings(wrong: &str) -> Vec<String> {
+    let mut level = Args::command();
+    for word in std::env::args().skip(1).take_while(|word| word != wrong) {
+        if let Some(below) = level.find_subcommand(&word) {
+            level = below.clone();
+        }
+    }
+    level.get_subcommands().map(|one| one.get_name().to_owned()).collect()
+}
+
+/// Suggests the command that the user probably means, if letters of it are swapped or one is missing: clap finds the
+/// others.
 fn nearest_command(mut error: clap::Error) -> clap::Error {
     let sorted = |word: &str| {
         let mut letters: Vec<char> = word.chars().collect();
@@ -73,8 +110,11 @@ fn nearest_command(mut error: clap::Error) -> clap::Error {
         letters
     };
     if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) {
-        let names = GROUPS.iter().flat_map(|(_, names)| names.iter());
-        if let Some(near) = names.copied().find(|name| sorted(name) == sorted(wrong)) {
+        let names = siblings(wrong);
+        let swapped = names.iter().map(String::as_str).find(|name| sorted(name) == sorted(wrong));
+        let has_none = error.get(ContextKind::SuggestedSubcommand).is_none();
+        let near = || nearest(wrong, names.iter().map(String::as_str)).filter(|_| has_none);
+        if let Some(near) = swapped.or_else(near) {
             let near = ContextValue::Strings(vec![near.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, near);
         }
@@ -91,10 +131,14 @@ fn without_server(error: &clap::Error) -> Option<Failure> {
         return None;
     }
     // Global options and their values may come first.
-    let mut words = std::env::args().skip(1);
-    let (name, why, next) = words.find_map(|word| {
-        let found = NOT_AT_SERVER.iter().find(|(names, ..)| names.contains(&word.as_str()))?;
-        Some((word, found.1, found.2))
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let below = |at: usize| words.get(at..at + 2).map(|both| both.join(" ")).unwrap_or_default();
+    let (name, why, next) = words.iter().enumerate().find_map(|(at, word)| {
+        let is_meant = |name: &&&str| **name == word || **name == below(at);
+        let (name, why, next) = NOT_AT_SERVER
+            .iter()
+            .find_map(|(names, why, next)| Some((names.iter().find(is_meant)?, why, next)))?;
+        Some((*name, *why, *next))
     })?;
     Some(Failure::usage(format!("`sprag {name}` has no --server: {why}")).next(next))
 }

@@ -280,6 +280,7 @@ attempt continues the same session, with the files as they are.
 Examples:
   sprag thread ls
   sprag thread send RUN/STEP \"the test needs a fixture\"
+  sprag thread log RUN/STEP -f
   sprag resume RUN";
 
 pub(crate) const EVENTS: &str = "\
@@ -315,6 +316,14 @@ Examples:
 pub(crate) const LIFECYCLE: &str = "\
 Examples:
   sprag lifecycle run";
+
+pub(crate) const TRUST: &str = "\
+The file .sprag/agents.toml of a repository names programs that agent steps
+start. It counts after this command, until its content changes.
+
+Examples:
+  sprag trust
+  sprag trust --remove";
 
 pub(crate) const DOCTOR: &str = "\
 Exit code 1 if a check fails.

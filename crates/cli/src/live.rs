@@ -1,7 +1,6 @@
 //! The live view of a run: the output of its steps, their results, and a progress line on a terminal.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,18 +9,20 @@ use sprag_app::{
     App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, agent_waits, gate_text, keep_time,
     questions_alone, why_attempt_failed, why_step_failed,
 };
-use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, WorkKind};
+use sprag_lifecycle::{ExecutionId, PlanStep, RunId, RunStatus, StepNo, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::RunWithPlan;
 use crate::exit::Failure;
 use crate::patience::{Patience, say};
+use crate::progress_line::ProgressLine;
 use crate::show::{Style, hanging, line, local, plain, span};
 use crate::tails::{LineOptions, Tails};
 
 /// The time between two redraws of the terminal, and between two reads of the logs.
-const TICK: Duration = Duration::from_millis(100);
-const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// The most running steps that the progress line names; further steps are counted.
+pub(crate) const NAMED: usize = 3;
 
 /// Returns whether lines of several steps may be interleaved.
 fn is_crowded(known: &RunWithPlan) -> bool {
@@ -106,6 +107,28 @@ pub(crate) async fn watch(
     }
 }
 
+/// Returns the text of the progress line: how many of the steps have settled, the names of running steps, and the first
+/// wait. None if nothing is running and nothing waits.
+pub(crate) fn live_text(
+    (settled, all): (usize, usize),
+    names: &[String],
+    running: usize,
+    waits: &[Waiting],
+    now_ms: i64,
+) -> Option<String> {
+    let waits = waits.split_first().map(|(first, more)| {
+        let more = if more.is_empty() { String::new() } else { format!(" (and {} more)", more.len()) };
+        format!("{}{more}", plain(&first.live_line(now_ms)))
+    });
+    if running == 0 {
+        return waits;
+    }
+    let more =
+        if running > names.len() { format!(" and {} more", running - names.len()) } else { String::new() };
+    let waits = waits.map(|waits| format!(" · {waits}")).unwrap_or_default();
+    Some(format!("{settled}/{all}  {}{more}{waits}", names.join(", ")))
+}
+
 struct Screen<'k> {
     app: &'k App,
     known: &'k RunWithPlan,
@@ -116,11 +139,9 @@ struct Screen<'k> {
     style: Style,
     /// Running steps, with their start times (wall clock).
     running: BTreeMap<StepNo, (ExecutionId, i64)>,
+    /// The number of planned steps that have settled.
     settled: usize,
-    footer: bool,
-    /// The number of characters of the progress line that is drawn.
-    drawn: usize,
-    tick: usize,
+    progress: ProgressLine,
     /// The last message about what the run waits for.
     waits: Patience,
 }
@@ -133,8 +154,6 @@ impl<'k> Screen<'k> {
         json: bool,
         since: Option<u64>,
     ) -> Result<Self, Failure> {
-        let steps = app.steps(known.id())?;
-        let settled = steps.iter().filter(|step| step.status().is_settled()).count();
         Ok(Screen {
             app,
             known,
@@ -153,11 +172,9 @@ impl<'k> Screen<'k> {
             json,
             style: Style::stderr(),
             running: BTreeMap::new(),
-            settled: if since.is_some() { settled } else { 0 },
+            settled: 0,
             waits: Patience::default(),
-            footer: !json && std::io::stderr().is_terminal(),
-            drawn: 0,
-            tick: 0,
+            progress: ProgressLine::new(!json),
         })
     }
 
@@ -165,7 +182,9 @@ impl<'k> Screen<'k> {
     async fn update(&mut self) -> Result<RunStatus, Failure> {
         // Reads the status first, so that all entries up to it can be read.
         let row = self.app.run(self.known.id())?;
-        let status = row.map_or(RunStatus::Cancelled, |row| row.status());
+        let status = row.as_ref().map_or(RunStatus::Cancelled, |row| row.status());
+        let unsettled = row.map_or(0, |row| row.tally.unsettled as usize);
+        self.settled = self.known.plan.steps.len().saturating_sub(unsettled);
         let mut any = false;
         loop {
             let entries = self.events.ready()?;
@@ -224,14 +243,11 @@ impl<'k> Screen<'k> {
                 if let Some((id, _)) = began {
                     self.print(id)?;
                 }
-                self.settled += usize::from(entry.to != "pending" && self.is_planned(step));
                 let took = began.map(|(_, at)| span(entry.at_ms - at)).unwrap_or_default();
                 self.clear();
-                self.tell(entry, began.map_or(id, |(id, _)| id), name, &took)
-            }
-            ("step", "step.reset" | "step.reworked") => {
-                self.settled = self.settled.saturating_sub(usize::from(self.is_planned(step)));
-                Ok(())
+                let item = self.item(step)?;
+                let name = sprag_app::named_item(name, item.as_deref());
+                self.tell(entry, began.map_or(id, |(id, _)| id), &name, &took)
             }
             _ => Ok(()),
         }
@@ -241,10 +257,12 @@ impl<'k> Screen<'k> {
         let style = self.style;
         let sign = style.sign(entry.to);
         match entry.event {
+            "step.succeeded" if took.is_empty() => eprintln!("{sign} {name}"),
             "step.succeeded" => eprintln!("{sign} {name} {}", style.dim(took)),
             "step.failed" => {
-                let why = self.why(id)?;
-                eprintln!("{sign} {name} {} {}", style.red(&format!("failed: {why}")), style.dim(took));
+                let failed = style.red(&format!("failed: {}", self.why(id)?));
+                let took = if took.is_empty() { String::new() } else { format!(" {}", style.dim(took)) };
+                eprintln!("{sign} {name} {failed}{took}");
             }
             "step.retried" => {
                 let (why, next) = (self.why(id)?, self.next_attempt(id)?);
@@ -291,6 +309,15 @@ impl<'k> Screen<'k> {
         let delay_ms = row.map_or(0, |row| row.not_before_ms - self.app.now().steady_ms);
         let wait = if delay_ms > 0 { format!(" in {}", span(delay_ms)) } else { String::new() };
         Ok(format!("retry {}{of}{wait}", next.attempt))
+    }
+
+    /// Returns the value of a step that is an item of a fan-out.
+    fn item(&self, step: StepNo) -> Result<Option<String>, Failure> {
+        if self.is_planned(step) {
+            return Ok(None);
+        }
+        let row = self.app.step(self.known.id(), step)?;
+        Ok(sprag_app::item_names(self.app, &self.known.plan, &row)?.remove(&step))
     }
 
     fn is_planned(&self, step: StepNo) -> bool {
@@ -347,22 +374,24 @@ impl<'k> Screen<'k> {
         })
     }
 
-    /// Prints what the run waits for, if none of its steps is being executed.
+    /// Prints what the run waits for, or what some of its steps wait for while others are executed.
     fn say_waits(&mut self, status: RunStatus) -> Result<(), Failure> {
         let asks = |waiting: &Waiting| waiting.run == self.known.id() && waiting.is_gate;
-        if status.is_terminal() || self.executes_something()? {
+        if status.is_terminal() {
             self.waits.reset();
             return Ok(());
         }
-        let Some(mut waits) = self.waits.look(self.app, self.known.id())? else { return Ok(()) };
+        let mut waits = self.waits.look(self.app, self.known.id())?;
         // On a terminal the progress line says it.
-        if self.footer {
+        if self.progress.is_drawn() {
             return Ok(());
         }
         // The run's own gates were shown when they opened.
         waits.retain(|waiting| !asks(waiting));
-        self.clear();
-        say(self.style, &waits, self.app.now().wall_ms);
+        if !waits.is_empty() {
+            self.clear();
+            say(self.style, &waits, self.app.now().wall_ms);
+        }
         Ok(())
     }
 
@@ -375,49 +404,35 @@ impl<'k> Screen<'k> {
                 self.app.step(self.known.id(), *no)?.map(|row| row.node())
             };
             let step = node.map(|node| self.known.plan.step(node));
-            if step
-                .is_some_and(|step| step.is_for_workers() && (step.spread.is_none() || !self.is_planned(*no)))
-            {
+            let is_executed = |step: &PlanStep| {
+                step.is_for_workers() && !step.service && (step.spread.is_none() || !self.is_planned(*no))
+            };
+            if step.is_some_and(is_executed) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Draws the progress line: the running steps, or what the run waits for.
+    /// Draws the progress line: the running steps, and what the others wait for.
     fn draw(&mut self) -> Result<(), Failure> {
-        if !self.footer {
+        if !self.progress.is_drawn() {
             return Ok(());
         }
-        self.tick += 1;
         let now = self.app.now().wall_ms;
-        if !self.executes_something()? {
-            let Some(first) = self.waits.waits().first() else { return Ok(()) };
-            let more = self.waits.waits().len() - 1;
-            let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-            let text =
-                format!("{} {}{more}", SPINNER[self.tick % SPINNER.len()], plain(&first.live_line(now)));
-            self.draw_line(&text);
-            return Ok(());
+        let (mut names, mut running) = (Vec::new(), 0);
+        if self.executes_something()? {
+            let is_service = |no: &StepNo| self.known.plan.services().contains(no);
+            for (no, (_, at)) in self.running.iter().filter(|(no, _)| !is_service(no)).take(NAMED) {
+                let (name, items) = (self.known.name_of(self.app, *no), self.items_of(*no)?);
+                names.push(format!("{name}{items} {}", span(now - at)));
+            }
+            running = self.running.keys().filter(|no| !is_service(no)).count();
         }
-        let mut names = Vec::new();
-        for (no, (_, at)) in self.running.iter().take(3) {
-            let (name, items) = (self.known.name_of(self.app, *no), self.items_of(*no)?);
-            names.push(format!("{name}{items} {}", span(now - at)));
+        let counts = (self.settled, self.known.plan.steps.len());
+        if let Some(text) = live_text(counts, &names, running, self.waits.waits(), now) {
+            self.progress.draw(&text);
         }
-        let more = if self.running.len() > 3 {
-            format!(" and {} more", self.running.len() - 3)
-        } else {
-            String::new()
-        };
-        let text = format!(
-            "{} {}/{}  {}{more}",
-            SPINNER[self.tick % SPINNER.len()],
-            self.settled,
-            self.known.plan.steps.len(),
-            names.join(", ")
-        );
-        self.draw_line(&text);
         Ok(())
     }
 
@@ -430,73 +445,8 @@ impl<'k> Screen<'k> {
         Ok(items.map(|items| format!(" {}/{}", items.settled, items.total)).unwrap_or_default())
     }
 
-    fn draw_line(&mut self, text: &str) {
-        let cut = fitted(text, columns());
-        eprint!("{}{}", erased(self.drawn, columns()), self.style.dim(&cut));
-        let _ = std::io::stderr().flush();
-        self.drawn = cut.chars().count();
-    }
-
     /// Removes the progress line, so that other text can be written in its place.
     fn clear(&mut self) {
-        if self.drawn > 0 {
-            eprint!("{}", erased(self.drawn, columns()));
-            let _ = std::io::stderr().flush();
-            self.drawn = 0;
-        }
-    }
-}
-
-/// Returns the number of columns of the terminal.
-fn columns() -> usize {
-    usize::from(rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)))
-}
-
-/// Returns the part of a progress line that fits on the rows it may have. There is room for the `^C` that a terminal
-/// writes after it.
-fn fitted(text: &str, columns: usize) -> String {
-    const ROWS: usize = 3;
-    const ECHO: usize = 3;
-    let mut cut: String = text.chars().take(columns * ROWS - ECHO).collect();
-    let last_row = cut.chars().count() % columns;
-    if last_row + ECHO > columns {
-        cut.push_str(&" ".repeat(columns - last_row + 1));
-    }
-    cut
-}
-
-/// Returns the text that removes a line of this many characters, in which the cursor is. In a terminal that has become
-/// narrower since, the line takes several rows.
-fn erased(characters: usize, columns: usize) -> String {
-    match characters.saturating_sub(1) / columns {
-        0 => "\r\x1b[2K".to_owned(),
-        rows => format!("\r\x1b[{rows}A\x1b[J"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{erased, fitted};
-
-    #[test]
-    fn a_long_progress_line_continues_on_the_next_row_and_leaves_room_for_an_echo() {
-        assert_eq!(fitted("short", 80), "short");
-        assert_eq!(fitted(&"x".repeat(100), 80).chars().count(), 100);
-        for characters in 1..400 {
-            let cut = fitted(&"x".repeat(characters), 80).chars().count();
-            assert!(cut % 80 <= 77 && cut <= 240, "{characters} became {cut}");
-        }
-    }
-
-    #[test]
-    fn a_line_is_erased_whole_after_the_terminal_became_narrower() {
-        for (characters, columns, wanted) in [
-            (0, 80, "\r\x1b[2K"),
-            (79, 80, "\r\x1b[2K"),
-            (79, 40, "\r\x1b[1A\x1b[J"),
-            (79, 20, "\r\x1b[3A\x1b[J"),
-        ] {
-            assert_eq!(erased(characters, columns), wanted, "{characters} in {columns}");
-        }
+        self.progress.clear();
     }
 }

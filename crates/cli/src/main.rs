@@ -18,6 +18,7 @@ mod live;
 mod own_server;
 mod pager;
 mod patience;
+mod progress_line;
 mod rule_args;
 mod run_args;
 mod settings;

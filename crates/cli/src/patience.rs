@@ -22,6 +22,8 @@ pub(crate) struct Patience {
     /// The time of the next look, by the boot clock.
     look_ms: Option<u64>,
     said: Option<Course>,
+    /// The waits that were returned last.
+    listed: Vec<Waiting>,
     /// Whether the last look was after the last event.
     is_current: bool,
 }
@@ -35,10 +37,7 @@ impl Patience {
 
     /// Returns what the run waits for, as far as the last look has shown.
     pub(crate) fn waits(&self) -> &[Waiting] {
-        match &self.said {
-            Some(Course::Waits(waits)) if self.is_current => waits,
-            _ => &[],
-        }
+        self.said.as_ref().filter(|_| self.is_current).map_or(&[], Course::waits)
     }
 
     /// Returns whether it is time to look.
@@ -52,12 +51,20 @@ impl Patience {
         true
     }
 
-    /// Returns what the run waits for, if that has lasted for a moment and was not printed yet.
-    pub(crate) fn look(&mut self, app: &App, run: RunId) -> Result<Option<Vec<Waiting>>, Failure> {
-        match self.changed(app, run)? {
-            Some(Course::Waits(waits)) => Ok(Some(waits)),
-            _ => Ok(None),
+    /// Returns what the run waits for, if that has lasted for a moment and was not printed yet. Empty if there is nothing
+    /// to print.
+    pub(crate) fn look(&mut self, app: &App, run: RunId) -> Result<Vec<Waiting>, Failure> {
+        let Some(course) = self.changed(app, run)? else { return Ok(Vec::new()) };
+        Ok(self.unlisted(course.waits().to_vec()))
+    }
+
+    /// Returns these waits, unless they are those of the last call; empty if they are.
+    pub(crate) fn unlisted(&mut self, waits: Vec<Waiting>) -> Vec<Waiting> {
+        if waits == self.listed {
+            return Vec::new();
         }
+        self.listed.clone_from(&waits);
+        waits
     }
 
     /// Returns the state of the run, if it was not printed yet.

@@ -21,8 +21,8 @@ pub(crate) struct ListOptions {
     /// List boards too (`sprag board ls` lists them alone)
     #[arg(long)]
     pub(crate) boards: bool,
-    /// How many
-    #[arg(long, short = 'n', default_value_t = 20)]
+    /// The most runs to list
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub(crate) limit: usize,
 }
 
@@ -86,4 +86,9 @@ pub(crate) struct LogOptions {
     /// Print exactly what the steps printed: no names, and control characters unchanged
     #[arg(long, conflicts_with = "timestamps")]
     pub(crate) raw: bool,
+}
+
+/// Parses a number of things to list.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "write a whole number above 0".to_owned())
 }

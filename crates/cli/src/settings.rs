@@ -76,7 +76,14 @@ impl Settings {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Failure::usage(format!("{}: {error}", path.display()))),
+            Err(error) => {
+                let failure = Failure::usage(format!("cannot read {}: {error}", path.display()));
+                return Err(if is_project {
+                    failure
+                } else {
+                    failure.next("make it readable, or name another folder for settings with XDG_CONFIG_HOME")
+                });
+            }
         };
         for (at, line) in text.lines().enumerate() {
             let wrong = |why: String| Failure::usage(format!("{}:{}: {why}", path.display(), at + 1));

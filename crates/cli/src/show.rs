@@ -9,6 +9,8 @@ pub(crate) use sprag_app::text::{local, plain, plain_lines, rfc3339, span};
 
 use sprag_app::WaitingFor;
 
+use unicode_width::UnicodeWidthChar;
+
 use crate::args::Colour;
 
 /// Whether to use colours on one of the two streams.
@@ -78,7 +80,7 @@ impl Style {
 
     /// Returns a status in the colour of its meaning.
     pub(crate) fn status(self, word: &str, padded: usize) -> String {
-        let text = format!("{word:padded$}");
+        let text = crate::show::padded(word, padded);
         match word {
             "completed" | "done" => self.green(&text),
             "failed" | "failing" | "timed_out" | "abandoned" => self.red(&text),
@@ -160,19 +162,54 @@ fn colour_length(text: &str) -> usize {
     if numbers[end..].starts_with('m') { "\x1b[".len() + end + 1 } else { 0 }
 }
 
-/// Returns the number of characters in a line of stdout: the terminal's width, else 80.
+/// Returns the number of columns in a line of stdout: the terminal's width, else 80.
 pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
 }
 
-/// Returns a name of at most `most` characters: its start and its end, if it is longer.
+/// Returns the number of columns that a character takes on a terminal: 2 for those of East Asian scripts and most
+/// pictographs, 0 for marks that combine with the character before them.
+pub(crate) fn columns_of_char(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Returns the number of columns that a text takes on a terminal. Colours take none.
+pub(crate) fn columns_of(text: &str) -> usize {
+    let mut parts = text.split('\x1b');
+    let columns = |part: &str| part.chars().map(columns_of_char).sum::<usize>();
+    let first = parts.next().map_or(0, columns);
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| columns(rest))).sum::<usize>()
+}
+
+/// Returns the start of a text that fits into this many columns.
+pub(crate) fn start_within(text: &str, columns: usize) -> &str {
+    let mut taken = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        taken += columns_of_char(*c);
+        taken > columns
+    });
+    end.map_or(text, |(end, _)| &text[..end])
+}
+
+/// Returns a text with spaces behind it, so that it takes this many columns.
+pub(crate) fn padded(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(columns_of(text))))
+}
+
+/// Returns a name of at most `most` columns: its start and its end, if it is wider.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
-    let (count, most) = (name.chars().count(), most.max(3));
-    if count <= most {
+    let most = most.max(3);
+    if columns_of(name) <= most {
         return name.to_owned();
     }
-    let (start, end) = ((most - 1) / 2, most / 2);
-    name.chars().take(start).chain(['…']).chain(name.chars().skip(count - end)).collect()
+    let start = start_within(name, (most - 1) / 2);
+    let mut taken = 0;
+    let end = name.char_indices().rev().take_while(|(_, c)| {
+        taken += columns_of_char(*c);
+        taken <= most / 2
+    });
+    let end = end.last().map_or(name.len(), |(at, _)| at);
+    format!("{start}…{}", &name[end..])
 }
 
 /// Returns the status of a run or a step as people see it: what it waits for, if it does.
@@ -204,18 +241,16 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 pub(crate) fn table(style: Style, head: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..head.len())
         .map(|column| {
-            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns_of(cell));
+            cells.chain([columns_of(head[column])]).max().unwrap_or(0)
         })
         .collect();
     let join = |cells: Vec<String>| cells.join("  ").trim_end().to_owned();
-    line(
-        &style.bold(&join(head.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect())),
-    );
+    line(&style.bold(&join(head.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect())));
     for row in rows {
         let cells = row.iter().zip(&widths).zip(head).map(|((cell, width), name)| match *name {
             "STATUS" => style.status(cell, *width),
-            _ => format!("{cell:width$}"),
+            _ => padded(cell, *width),
         });
         line(&join(cells.collect()));
     }
@@ -224,6 +259,18 @@ pub(crate) fn table(style: Style, head: &[&str], rows: &[Vec<String>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wide_characters_count_as_two_columns() {
+        assert_eq!(columns_of("\x1b[31m漢字\x1b[0m e\u{301}"), 6);
+        assert_eq!(start_within("漢字", 3), "漢");
+        assert_eq!(padded("漢", 4), "漢  ");
+        for (name, most, short) in
+            [("漢字漢字漢字", 12, "漢字漢字漢字"), ("漢字漢字漢字", 8, "漢…漢字"), ("abcdefgh", 7, "abc…fgh")]
+        {
+            assert_eq!(shortened(name, most), short);
+        }
+    }
 
     #[test]
     fn e04_no_line_steers_a_terminal() {

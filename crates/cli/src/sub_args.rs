@@ -45,7 +45,7 @@ pub(crate) struct Serve {
     #[arg(long = "label", value_name = "NAME")]
     pub(crate) labels: Vec<String>,
     /// A variable of its environment that steps inherit besides the usual few: NAME or PREFIX_*; repeat it for more
-    #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
+    #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", hide_env_values = true, value_delimiter = ',', value_parser = inherited)]
     pub(crate) inherit: Vec<String>,
     /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
     #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
@@ -336,6 +336,27 @@ pub(crate) enum ThreadCommand {
     },
     /// Stop an agent that answers a message
     Stop {
+        /// The thread: RUN/STEP
+        thread: String,
+    },
+    /// Show the transcript: prompts, texts, tool calls and results, in order
+    Log {
+        /// The thread: RUN/STEP
+        thread: String,
+        /// Continue until the thread is idle and its run has ended
+        #[arg(long, short)]
+        follow: bool,
+        /// Show all events as JSON, one per line
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Archive a thread: it takes no further messages, and lists leave it out
+    Archive {
+        /// The thread: RUN/STEP
+        thread: String,
+    },
+    /// Remove a thread: stop its agent, and take no further messages
+    Rm {
         /// The thread: RUN/STEP
         thread: String,
     },

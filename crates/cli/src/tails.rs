@@ -11,7 +11,7 @@ use sprag_process::{LineJoiner, LogEntry, LogReader, Stream};
 
 use crate::context::RunWithPlan;
 use crate::exit::Failure;
-use crate::show::{Style, line, shortened};
+use crate::show::{Style, columns_of, line, shortened};
 
 /// The number of log entries in one read.
 const ENTRIES_AT_ONCE: usize = 4096;
@@ -132,7 +132,7 @@ impl Tails {
 impl LinePrinter {
     /// Returns a printer for the lines of these steps.
     pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>, options: LineOptions) -> Self {
-        let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+        let longest = names.map(columns_of).max().unwrap_or(0);
         LinePrinter { width: longest.min(WIDEST_NAME), cuts: std::io::stdout().is_terminal(), options }
     }
 
@@ -165,7 +165,8 @@ impl LinePrinter {
         }
         if options.named {
             let step = if self.cuts { shortened(step, WIDEST_NAME) } else { step.to_owned() };
-            before += &format!("{step:>width$} │ ", width = self.width);
+            let room = self.width.saturating_sub(columns_of(&step));
+            before += &format!("{}{step} │ ", " ".repeat(room));
         }
         line(&format!("{}{}", style.dim(&before), command_line(&entry.text, style.coloured())));
     }

@@ -27,8 +27,9 @@ mod trigger;
 
 pub use account::{Account, AccountEvent, AccountFacts, AccountPredicate, AccountStatus};
 pub use advance::{
-    Items, Needs, NextRound, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work,
-    WorkEnd, admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
+    BackTo, Items, Needs, NextRound, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed,
+    Work, WorkEnd, admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set,
+    standing,
 };
 pub use answerers::{Answerers, NotBy};
 pub use diagram::reference;
@@ -39,7 +40,8 @@ pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicat
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
     Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OUTER_INPUT, OnConflict, OnFail, Plan,
-    PlanAccount, PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
+    PlanAccount, PlanEnvironment, PlanError, PlanFallback, PlanOutputs, PlanStep, Policy, Repeat,
+    SERVICE_PRIORITY, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

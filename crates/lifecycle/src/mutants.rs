@@ -103,6 +103,8 @@ mutants! {
     M73 EventKeysForgotten "the key of an event is removed while the event may be repeated"
     M74 ConditionErrorIsFalse "a condition without an answer counts as false"
     M75 AnsweredBeforeStored "an event is acknowledged before it is stored"
+    M76 SecondGroupIgnored "a run of a rule starts beside another one because its pipeline has a group of its own"
+    M77 RateOvertaken "an event starts before one that waits for the rate of its rule"
     M78 SightWithoutRun "a rule's cursor passes the end of a run or the move of a ref that started nothing"
     M79 MoveNotClaimed "two servers fire one end of a run or one move of a ref"
     M80 RunStatusStale "a condition sees a failed run as running"
@@ -117,10 +119,17 @@ mutants! {
     M90 ParkedIsHandedOver "an execution is handed over although its agent waits for an answer"
     M93 SandboxIsOptional "a step starts without its sandbox although the pipeline requires it"
     M94 SandboxOfPipelineForgotten "a step's own sandbox drops the bounds of its pipeline"
+    M91 MessageTwice "a message to an agent is sent again after its worker was lost"
+    M92 EndTurnIsSuccess "the end of a turn counts as success whatever contradicts it"
+    M95 FallbackForgotten "a step waits for its held account although a fallback has a place"
     M100 LimitNotChecked "a token reaches what its limits exclude"
     M101 StarterMayAnswer "the starter of a run answers a question that others have to answer"
     M104 RunLimitIgnored "a step starts although its run has as many steps at work as it may"
     M105 FreePlaceForgotten "a place that a step frees is not given to a step that waits for one"
+    M110 ServiceOutlivesRun "services are not stopped when all other steps have settled"
+    M111 ServiceElsewhere "a worker receives a step although another worker has the services of its run"
+    M112 ServicesUnbounded "a worker takes the services of more runs than it has slots"
+    M113 GivenBackThoughRepeated "what a vanished claimer received returns to its queue although a repeated claim may have found it"
 }
 
 /// Returns whether this fault is enabled.

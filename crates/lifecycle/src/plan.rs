@@ -3,7 +3,7 @@
 //! The walk does not interpret a step's `spec`. It needs only the order of the steps and the consequences of a
 //! failure.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,10 @@ pub struct Plan {
     /// The concurrency group in which a live run holds a slot; absent if runs are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
+    /// A second group, with a limit of 1, in which a live run holds a slot as well: the runs of one rule. Absent if
+    /// `concurrency` alone limits the runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_group: Option<Arc<str>>,
     /// The environment of its runs; absent if they work in the directory where they were started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<PlanEnvironment>,
@@ -37,6 +41,8 @@ pub struct Plan {
     pub max_parallel: Option<u32>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
+    #[serde(skip)]
+    services: OnceLock<Vec<StepNo>>,
 }
 
 /// The environment of a plan's runs.
@@ -102,7 +108,14 @@ pub struct PlanStep {
     /// The account that its agent uses; absent for steps without an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<PlanAccount>,
+    /// Whether it is a service: it runs beside the other steps, and the walk stops it when all of them have settled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub service: bool,
 }
+
+/// The priority of a service's executions. No sum of the priorities of a step, its run and the runs above it reaches it,
+/// so it also tells services from steps: workers claim services first, and the limit of a queue does not count them.
+pub const SERVICE_PRIORITY: i32 = 1_000_000;
 
 /// The account that a step's agent uses: a login with limits that all runs share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +128,38 @@ pub struct PlanAccount {
     /// absent means that it waits without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_wait_ms: Option<u64>,
+    /// The agents that take over while the account is held, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<PlanFallback>,
+}
+
+/// An agent that takes over while the account of a step's own agent is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFallback {
+    /// The agent, as the pipeline names it.
+    pub agent: String,
+    /// The name of the agent's account.
+    pub account: String,
+    /// The most executions of the account that may be handed over or running at once, over all runs.
+    pub max_parallel: u32,
+}
+
+impl PlanAccount {
+    /// Returns the name and the limit of each account that the step may use, its own first.
+    pub fn candidates(&self) -> impl Iterator<Item = (&str, u32)> {
+        let own = std::iter::once((self.name.as_str(), self.max_parallel));
+        own.chain(self.fallbacks.iter().map(|other| (other.account.as_str(), other.max_parallel)))
+    }
+
+    /// Returns the agent that works with an account; `None` for the step's own agent. Agents of one account are held
+    /// together, so the first one of an account stands for all.
+    pub fn stand_in(&self, account: &str) -> Option<&str> {
+        if account == self.name {
+            return None;
+        }
+        let found = self.fallbacks.iter().find(|other| other.account == account);
+        found.map(|other| other.agent.as_str())
+    }
 }
 
 impl PlanStep {
@@ -137,6 +182,7 @@ impl PlanStep {
             quorum: None,
             skipped_with: Vec::new(),
             repeat: None,
+            service: false,
         }
     }
 
@@ -147,9 +193,9 @@ impl PlanStep {
     }
 
     /// Returns whether a step or, if `is_item`, an item of this node counts for [`Plan::max_parallel`] while it is
-    /// pending or running. A fan-out does not: its items do.
+    /// pending or running. A fan-out does not: its items do. Services do not: the steps could then never start.
     pub fn takes_place(&self, is_item: bool) -> bool {
-        self.is_for_workers() && (self.spread.is_none() || is_item)
+        self.is_for_workers() && !self.service && (self.spread.is_none() || is_item)
     }
 }
 
@@ -399,11 +445,13 @@ impl Plan {
             name: name.into(),
             steps,
             concurrency: None,
+            second_group: None,
             environment: None,
             outputs: None,
             timeout_ms: None,
             max_parallel: None,
             dependents: OnceLock::new(),
+            services: OnceLock::new(),
         };
         plan.check()?;
         Ok(plan)
@@ -448,6 +496,7 @@ impl Plan {
         self.name == other.name
             && self.steps == other.steps
             && self.concurrency == other.concurrency
+            && self.second_group == other.second_group
             && self.environment == other.environment
             && self.timeout_ms == other.timeout_ms
             && self.max_parallel == other.max_parallel
@@ -460,6 +509,14 @@ impl Plan {
     /// If the plan has no such step.
     pub fn step(&self, no: StepNo) -> &PlanStep {
         &self.steps[no as usize]
+    }
+
+    /// Returns the services, in order.
+    pub fn services(&self) -> &[StepNo] {
+        self.services.get_or_init(|| {
+            let all = self.steps.iter().enumerate();
+            all.filter(|(_, step)| step.service).map(|(no, _)| no as StepNo).collect()
+        })
     }
 
     /// Returns the steps that need `no` directly, in order.

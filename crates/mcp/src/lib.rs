@@ -13,6 +13,7 @@ mod permit;
 mod relay;
 mod resources;
 mod rules;
+mod step;
 mod tool_error;
 mod tools;
 
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 
 pub use permit::Permit;
 pub use relay::{Relay, RelayError, ShownToken, TokenError};
+pub use step::{LocalStepTools, RemoteStepTools};
 
 /// The longest time that an agent may wait for a task in one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -60,6 +62,8 @@ pub struct Caller {
     pub author: Author,
     /// The scopes and the reach of its token.
     pub permit: Permit,
+    /// The token of a step, if the caller is the agent of one: it gets the tools of its step alone.
+    pub step: Option<Arc<str>>,
 }
 
 /// Returns the caller of an HTTP request; none on stdin.
@@ -86,6 +90,8 @@ pub struct Agents {
     scope: Arc<str>,
     /// The scopes and the reach of the caller; everything on stdin.
     permit: Permit,
+    /// The token of the step whose agent the caller is; none for all other callers.
+    step: Option<Arc<str>>,
     checkouts: CheckoutLooks,
 }
 
@@ -100,8 +106,14 @@ impl Agents {
             longest_wait: LONGEST_WAIT,
             scope: "".into(),
             permit: Permit::everything(),
+            step: None,
             checkouts,
         }
+    }
+
+    /// Creates a server for the agent of a step, which shows the step's token.
+    pub(crate) fn for_step(app: App, token: Arc<str>) -> Agents {
+        Agents { step: Some(token), permit: Permit::nothing(), ..Agents::new(app, Path::new("/")) }
     }
 
     /// Uses these to check for uncommitted changes where agents start runs.
@@ -119,7 +131,8 @@ impl Agents {
         match caller_of(context) {
             None => self.clone(),
             Some(caller) => {
-                Agents { scope: Arc::clone(&caller.scope), permit: caller.permit.clone(), ..self.clone() }
+                let (scope, permit) = (Arc::clone(&caller.scope), caller.permit.clone());
+                Agents { scope, permit, step: caller.step.clone(), ..self.clone() }
             }
         }
     }
@@ -182,9 +195,13 @@ async fn pass_messages(
 impl ServerHandler for Agents {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let instructions = match &self.step {
+            Some(_) => [step::INSTRUCTIONS, step::BOARD_INSTRUCTIONS].concat(),
+            None => INSTRUCTIONS.to_owned(),
+        };
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("sprag", env!("CARGO_PKG_VERSION")))
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(instructions)
     }
 
     async fn list_tools(
@@ -192,7 +209,16 @@ impl ServerHandler for Agents {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::list(&self.for_caller(&context).permit)))
+        let agents = self.for_caller(&context);
+        let listed = match &agents.step {
+            None => tools::list(&agents.permit),
+            Some(token) => {
+                let agent = agents.app.step_agent(token).await;
+                let agent = agent.map_err(|error| tool_error::ToolError::from(error).into_error())?;
+                step::list(agent.has_board())
+            }
+        };
+        Ok(ListToolsResult::with_all_items(listed))
     }
 
     async fn call_tool(
@@ -203,8 +229,11 @@ impl ServerHandler for Agents {
         let arguments = serde_json::Value::Object(request.arguments.unwrap_or_default());
         let caller = caller_of(&context);
         let agents = self.for_caller(&context);
-        let call = tools::call(&agents, &request.name, arguments);
         let calling = async {
+            if let Some(token) = &agents.step {
+                return step::call(&agents.app, token, &request.name, arguments).await;
+            }
+            let call = tools::call(&agents, &request.name, arguments);
             match caller {
                 // The protocol's library works in a task of its own, which does not know the request's author.
                 Some(caller) => acting_as(caller.author.clone(), call).await,
@@ -229,8 +258,11 @@ impl ServerHandler for Agents {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let listed =
-            resources::list(&self.for_caller(&context)).map_err(|tool_error| tool_error.into_error())?;
+        let agents = self.for_caller(&context);
+        if agents.step.is_some() {
+            return Ok(ListResourcesResult::with_all_items(Vec::new()));
+        }
+        let listed = resources::list(&agents).map_err(|tool_error| tool_error.into_error())?;
         Ok(ListResourcesResult::with_all_items(listed))
     }
 
@@ -247,8 +279,13 @@ impl ServerHandler for Agents {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<rmcp::model::ReadResourceResponse, ErrorData> {
-        let contents = resources::read(&self.for_caller(&context), &request.uri)
-            .map_err(|tool_error| tool_error.into_error())?;
+        let agents = self.for_caller(&context);
+        if agents.step.is_some() {
+            let error = tool_error::ToolError::new("forbidden", "a step has no resources", "use its tools");
+            return Err(error.into_error());
+        }
+        let contents =
+            resources::read(&agents, &request.uri).map_err(|tool_error| tool_error.into_error())?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
 }

@@ -273,6 +273,19 @@ pub(crate) struct OneThread {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct ReadThread {
+    /// The thread: RUN/STEP.
+    pub(crate) thread: String,
+    /// The position after which to begin; 0 if it is left out.
+    #[serde(default)]
+    pub(crate) after: Option<u64>,
+    /// The most events, at most 1000; 50 if it is left out.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SendMessage {
     /// The thread: RUN/STEP.
     pub(crate) thread: String,

@@ -44,6 +44,11 @@ impl Permit {
         Permit { scopes: Scope::ALL.to_vec(), reach: Reach::default() }
     }
 
+    /// Returns the permit of the agent of a step, whose tools are its own.
+    pub fn nothing() -> Permit {
+        Permit { scopes: Vec::new(), reach: Reach::default() }
+    }
+
     /// Whether the caller may use a tool at all.
     pub(crate) fn offers(&self, scope: Scope, concern: Concern) -> bool {
         let may = self.scopes.iter().any(|has| has.covers(scope));

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sprag_tls::Connector;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -107,10 +107,19 @@ impl Relay {
 
     /// Passes messages on until stdin ends.
     pub async fn run(self) -> Result<(), RelayError> {
+        self.run_over(tokio::io::stdin(), tokio::io::stdout()).await
+    }
+
+    /// Passes messages on until the input ends.
+    pub(crate) async fn run_over(
+        self,
+        input: impl AsyncRead + Unpin,
+        out: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<(), RelayError> {
         let relay = Arc::new(self);
-        let out = Arc::new(Mutex::new(tokio::io::stdout()));
+        let out = Arc::new(Mutex::new(out));
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        let mut input = BufReader::new(tokio::io::stdin());
+        let mut input = BufReader::new(input);
         let mut going_on = JoinSet::new();
         let mut pending: BTreeMap<String, AbortHandle> = BTreeMap::new();
         loop {
@@ -161,7 +170,7 @@ impl Relay {
     }
 
     /// Sends one message, and returns the server's answers.
-    async fn pass_on(&self, line: &[u8]) -> Vec<Value> {
+    pub(crate) async fn pass_on(&self, line: &[u8]) -> Vec<Value> {
         let message: Value = match serde_json::from_slice(line) {
             Ok(message) => message,
             Err(error) => return vec![failure(&Value::Null, -32700, &format!("not JSON: {error}"))],

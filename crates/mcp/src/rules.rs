@@ -56,16 +56,16 @@ pub(crate) async fn rule_resume(agents: &Agents, given: ResumeRule) -> Done {
 
 pub(crate) async fn rule_fire(agents: &Agents, given: FireRule) -> Done {
     let (event, decision) = agents.app.fire_rule(&given.rule, given.event.as_ref()).await?;
-    Ok(json!(DecisionView::of(&decision, &event)))
+    Ok(json!(DecisionView::of(agents.app.now(), &decision, &event)))
 }
 
 pub(crate) async fn rule_test(agents: &Agents, given: TestRule) -> Done {
     let invalid = |what: &str| ToolError::new("invalid", what, "correct the arguments and call it again");
     let tested = match (given.at, given.recorded, given.event) {
-        (None, None, Some(event)) => agents.app.test_given(&given.rule, &event)?,
-        (None, Some(event), None) => agents.app.test_event(&given.rule, number(&event)?)?,
-        (Some(at), None, None) => agents.app.test_rule(&given.rule, Some(time(&at)?))?,
-        (None, None, None) => agents.app.test_rule(&given.rule, None)?,
+        (None, None, Some(event)) => agents.app.test_given(&given.rule, &event).await?,
+        (None, Some(event), None) => agents.app.test_event(&given.rule, number(&event)?).await?,
+        (Some(at), None, None) => agents.app.test_rule(&given.rule, Some(time(&at)?)).await?,
+        (None, None, None) => agents.app.test_rule(&given.rule, None).await?,
         _ => return Err(invalid("give one of `at`, `recorded` and `event`")),
     };
     Ok(json!(TestView::of(&tested)))
@@ -84,7 +84,7 @@ pub(crate) async fn delivery_show(agents: &Agents, given: OneDelivery) -> Done {
 
 pub(crate) async fn delivery_replay(agents: &Agents, given: OneDelivery) -> Done {
     let (event, decision) = agents.app.replay_event(number(&given.event)?).await?;
-    Ok(json!(DecisionView::of(&decision, &event)))
+    Ok(json!(DecisionView::of(agents.app.now(), &decision, &event)))
 }
 
 /// Parses a time of a call.

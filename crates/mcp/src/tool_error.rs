@@ -65,6 +65,10 @@ fn words(hint: Hint) -> String {
         }
         Hint::StartARun => "start one: run_start".into(),
         Hint::ListRuns => "list the runs: run_list".into(),
+        Hint::ListBoards { near } => {
+            let near = near.map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
+            format!("{near}board_list lists the boards, board_create creates one")
+        }
         Hint::NearestRun { run, pipeline, status } => {
             format!("the nearest is {run} ({pipeline}, {status}); run_list lists them")
         }

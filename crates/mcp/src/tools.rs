@@ -105,10 +105,13 @@ tools! {
     thread_list(ListThreads) Read Listed: "List the conversations of agent steps, with their statuses and turns.";
     thread_send(SendMessage) Run Thread: "Send a message to the agent of a step whose run has ended. A worker runs it; the answer is in the log of the returned run. Resume the step's run afterwards.";
     thread_stop(OneThread) Run Thread: "Stop an agent that answers a message.";
-    gate_answer(AnswerGate) Run Run: "Answer a question of a run. The first choice and those that lead to a step approve; any other fails the step. Give the values of the fields that gate_list shows.";
+    thread_archive(OneThread) Run Thread: "Archive a conversation: it takes no further messages, and thread_list leaves it out.";
+    thread_remove(OneThread) Run Thread: "Remove a conversation: stop its agent, and take no further messages.";
+    thread_read(ReadThread) Read Thread: "Read what an agent said and did in a thread: its prompts, texts, tool calls and results, in order. Continue with `after` = the returned `next`.";
+    gate_answer(AnswerGate) Run Run: "Answer a question of a run. The last one of several choices rejects and fails the step, unless it leads to a step; every other one approves. Give the values of the fields that gate_list shows.";
 }
 
-fn schema<T: JsonSchema>() -> Arc<JsonObject> {
+pub(crate) fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     let mut schema = schemars::schema_for!(T).to_value();
     match schema.as_object_mut() {
         Some(object) => {
@@ -120,7 +123,7 @@ fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     }
 }
 
-fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, ToolError> {
+pub(crate) fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, ToolError> {
     serde_json::from_value(arguments).map_err(|error| {
         let next =
             format!("see the schema of {tool}, correct the arguments and call it again; nothing was changed");
@@ -340,7 +343,7 @@ pub(crate) fn status(agents: &Agents, run: &str) -> Done {
 
 async fn run_explain(agents: &Agents, given: OneRun) -> Done {
     let known = agents.find_run(&given.run)?;
-    Ok(json!(sprag_app::explain(&agents.app, &known)?))
+    Ok(json!(sprag_app::explain_with_inner(&agents.app, &known, &agents.permit.reach)?))
 }
 
 async fn run_logs(agents: &Agents, given: Logs) -> Done {
@@ -454,6 +457,25 @@ async fn thread_send(agents: &Agents, given: SendMessage) -> Done {
 
 async fn thread_stop(agents: &Agents, given: OneThread) -> Done {
     Ok(json!({ "run": agents.app.stop_thread(&agents.thread(&given.thread)?).await? }))
+}
+
+async fn thread_archive(agents: &Agents, given: OneThread) -> Done {
+    agents.app.archive_thread(&agents.thread(&given.thread)?).await?;
+    Ok(json!({ "archived": true }))
+}
+
+async fn thread_remove(agents: &Agents, given: OneThread) -> Done {
+    Ok(
+        json!({ "removed": true, "cancelled": agents.app.remove_thread(&agents.thread(&given.thread)?).await? }),
+    )
+}
+
+async fn thread_read(agents: &Agents, given: ReadThread) -> Done {
+    let name = agents.thread(&given.thread)?;
+    let limit = given.limit.unwrap_or(50).clamp(1, sprag_app::MOST_EVENTS);
+    let after = given.after.unwrap_or(0);
+    let page = agents.app.blocking(move |app| app.transcript(&name)?.read(app, after, limit)).await?;
+    Ok(json!(page))
 }
 
 async fn account_hold(agents: &Agents, given: HoldAccount) -> Done {

@@ -63,6 +63,9 @@ pub struct AgentSpec {
     /// The longest wait for the reset of a usage limit, in milliseconds; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_wait_ms: Option<u64>,
+    /// The agents that take over while the account of the agent is held, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<String>,
     /// The agent step whose session this one continues; absent for a session of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<String>,
@@ -74,6 +77,29 @@ pub struct AgentSpec {
     /// The limits on what the step may use.
     #[serde(default, skip_serializing_if = "AgentBudget::is_unlimited")]
     pub budget: AgentBudget,
+    /// The names of the MCP servers that the agent gets; `sprag` is the small tool set for the step itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp: Vec<String>,
+    /// The board on which the tools of `sprag` claim tasks, a template; absent for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub board: Option<String>,
+}
+
+/// The name of the tool set for the step itself.
+const SPRAG_TOOLS: &str = "sprag";
+
+impl AgentSpec {
+    /// Whether the agent gets the small tool set for the step itself.
+    pub fn has_sprag_tools(&self) -> bool {
+        self.mcp.iter().any(|name| name == SPRAG_TOOLS)
+    }
+
+    /// Returns the names in agents.toml that the step uses: its agent, those that may take over, and its MCP servers as
+    /// `mcp.NAME`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        let agents = std::iter::once(&self.agent).chain(&self.fallback).cloned();
+        agents.chain(self.mcp.iter().map(|server| format!("mcp.{server}")))
+    }
 }
 
 /// The permissions of an agent.
@@ -102,6 +128,9 @@ pub struct AgentBudget {
     /// The most US dollars, as the agent computes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd: Option<f64>,
+    /// Whether a person is asked for the same budget again, instead of a failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
 }
 
 impl AgentBudget {
@@ -118,7 +147,7 @@ pub(crate) fn decode<'n>(
     report: &mut Report,
 ) -> Option<Kind> {
     let text = |key: &str| node.get(key).and_then(Node::text).map(str::to_owned);
-    for key in ["model", "system"] {
+    for key in ["model", "system", "board"] {
         if let Some(template) = node.get(key) {
             uses.add(template, TemplateRole::Text);
         }
@@ -149,6 +178,7 @@ pub(crate) fn decode<'n>(
             Some(reaction) if reaction.text() == Some("fail") => Some(0),
             reaction => reaction.and_then(|reaction| reaction.get("wait")).and_then(duration_ms),
         },
+        fallback: names(node.get("on_limit").and_then(|reaction| reaction.get("fallback"))),
         continues: continued(node).map(|(name, _)| name.to_owned()),
         output_schema,
         stall_ms: node.get("stall").and_then(duration_ms).unwrap_or(STALL_MS),
@@ -156,8 +186,17 @@ pub(crate) fn decode<'n>(
             turns: limit("turns").map(i64::unsigned_abs),
             tokens: limit("tokens").map(i64::unsigned_abs),
             usd: budget.and_then(|budget| budget.get("usd")).and_then(Node::number),
+            asks: budget.and_then(|budget| budget.get("on_over")).and_then(Node::text) == Some("ask"),
         },
+        mcp: names(node.get("mcp")),
+        board: text("board"),
     })))
+}
+
+/// Returns the names of a list.
+fn names(list: Option<&Node>) -> Vec<String> {
+    let named = list.map(Node::items).unwrap_or_default();
+    named.iter().filter_map(Node::text).map(str::to_owned).collect()
 }
 
 /// Returns the prompt, and the path of its file if it has one.
@@ -233,12 +272,14 @@ fn continued(agent: &Node) -> Option<(&str, Span)> {
 }
 
 /// Checks everything about agent steps that concerns several steps: permissions outside a worktree, and sessions.
-pub(crate) fn check(root: &Node, steps: &[Node], vertices: &[Vertex], graph: &Graph, report: &mut Report) {
-    let has_worktree = root.get("environment").is_some_and(|node| node.get("worktree").is_some());
+pub(crate) fn check(steps: &[Node], vertices: &[Vertex], graph: &Graph, report: &mut Report) {
+    let has_worktree = report.own.worktree;
     for (step, agent) in steps.iter().filter_map(|step| Some((step, step.get("agent")?))) {
         let asks = agent.get("permissions").and_then(Node::text) == Some("ask");
-        for key in ["answer_within", "park_after"] {
-            if let Some(value) = agent.get(key).filter(|_| !asks) {
+        let on_over = agent.get("budget").and_then(|budget| budget.get("on_over"));
+        let asks_for_more = on_over.and_then(Node::text) == Some("ask");
+        for (key, has_effect) in [("answer_within", asks || asks_for_more), ("park_after", asks)] {
+            if let Some(value) = agent.get(key).filter(|_| !has_effect) {
                 let problem = Problem::at(value.span, format!("`{key}` has no effect: the agent never asks"));
                 report.error(problem.help("remove it, or add `permissions: ask`"));
             }
@@ -252,7 +293,64 @@ pub(crate) fn check(root: &Node, steps: &[Node], vertices: &[Vertex], graph: &Gr
             );
         }
     }
+    for (step, agent) in steps.iter().filter_map(|step| Some((step, step.get("agent")?))) {
+        check_names(step, agent, report);
+    }
     check_sessions(steps, vertices, graph, report);
+}
+
+/// Refuses lists of agents and of servers that name one twice, and reactions to a limit without effect.
+fn check_names(step: &Node, agent: &Node, report: &mut Report) {
+    if let Some(pick) = agent.get("pick") {
+        let problem = Problem::at(pick.span, "`pick` has no effect: the step has one agent");
+        report.error(problem.help("remove it, or list several agents in `use`"));
+    }
+    let reaction = agent.get("on_limit");
+    let fallback = reaction.and_then(|reaction| reaction.get("fallback"));
+    let mut seen: Vec<&str> = agent.get("use").and_then(Node::text).into_iter().collect();
+    for name in fallback.map(Node::items).unwrap_or_default() {
+        let Some(text) = name.text() else { continue };
+        if seen.contains(&text) {
+            let message = format!("{} is listed already: it would be held too", quoted(text));
+            report.error(Problem::at(name.span, message).help("name agents of other accounts"));
+        }
+        seen.push(text);
+    }
+    if let Some(budget) = agent.get("budget")
+        && let Some(on_over) = budget.get("on_over")
+        && !["turns", "tokens", "usd"].iter().any(|key| budget.get(key).is_some())
+    {
+        let problem = Problem::at(on_over.span, "`on_over` has no effect: nothing is limited");
+        report.error(problem.help("add `turns`, `tokens` or `usd`"));
+    }
+    let mut servers: Vec<&str> = Vec::new();
+    for name in agent.get("mcp").map(Node::items).unwrap_or_default() {
+        let Some(text) = name.text() else { continue };
+        if servers.contains(&text) {
+            report.error(Problem::at(name.span, format!("{} is listed twice", quoted(text))));
+        }
+        servers.push(text);
+    }
+    if let Some(board) = agent.get("board").filter(|_| !servers.contains(&SPRAG_TOOLS)) {
+        let problem = Problem::at(board.span, "`board` has no effect: the agent has no tools for tasks");
+        report.error(problem.help("add `mcp: [sprag]`"));
+    }
+    if let Some(empty) = reaction.filter(|reaction| {
+        reaction.text().is_none() && reaction.get("wait").is_none() && reaction.get("fallback").is_none()
+    }) {
+        let problem = Problem::at(empty.span, "`on_limit` says nothing");
+        report.error(problem.expected("`wait`, `fail`, or a map with `wait` or `fallback`"));
+    }
+    if let (Some(fallback), Some(_)) = (fallback, continued(agent)) {
+        let problem = Problem::at(
+            fallback.span,
+            "a step that continues a session cannot fall back on another agent, which does not have it",
+        );
+        report.error(problem.help(format!(
+            "remove `fallback`, or `session` of step `{}`",
+            step.get("id").and_then(Node::text).unwrap_or("?")
+        )));
+    }
 }
 
 /// Refuses sessions that two processes could hold at once, and sessions that cannot be continued.
@@ -292,6 +390,15 @@ fn check_sessions(steps: &[Node], vertices: &[Vertex], graph: &Graph, report: &m
             refuse(
                 format!("step `{name}` has another agent, which cannot share its session"),
                 "use the same agent in both steps",
+            );
+            continue;
+        }
+        if other.get("on_limit").is_some_and(|reaction| reaction.get("fallback").is_some()) {
+            refuse(
+                format!(
+                    "step `{name}` may fall back on another agent, whose session this one cannot continue"
+                ),
+                "remove `fallback` there, or `session` here",
             );
             continue;
         }
@@ -356,7 +463,10 @@ mod tests {
         assert_eq!((work.agent.as_str(), work.model.as_deref()), ("claude", Some("opus")));
         assert_eq!(work.continues.as_deref(), Some("plan"));
         assert_eq!(work.permissions, AgentPermissions::ReadOnly);
-        assert_eq!(work.budget, AgentBudget { turns: Some(3), tokens: Some(100), usd: Some(0.5) });
+        assert_eq!(
+            work.budget,
+            AgentBudget { turns: Some(3), tokens: Some(100), usd: Some(0.5), asks: false }
+        );
         assert_eq!(work.stall_ms, 60_000);
         assert!(pipeline.steps[1].spec.retry_here, "a retry continues with the files that the agent knows");
         assert_eq!(pipeline.steps[0].spec.agents, ["claude"]);
@@ -372,16 +482,36 @@ mod tests {
             ("- {id: a, agent: {use: claude}}", "one of these keys is required"),
             ("- {id: a, agent: {prompt: x}}", "use"),
             ("- {id: a, agent: {use: claude, prompt: x, park_after: 1m}}", "the agent never asks"),
-            ("- {id: a, agent: {use: claude, prompt: x, mcp: [sprag]}}", "`mcp` is not supported yet"),
+            ("- {id: a, agent: {use: claude, prompt: x, mcp: [github, github]}}", "is listed twice"),
+            ("- {id: a, agent: {use: claude, prompt: x, mcp: []}}", "mcp"),
+            ("- {id: a, agent: {use: claude, prompt: x, on_limit: {}}}", "says nothing"),
+            ("- {id: a, agent: {use: claude, prompt: x, board: b}}", "no tools for tasks"),
             (
-                "- {id: a, agent: {use: claude, prompt: x, on_limit: {wait: 1h, fallback: [codex]}}}",
-                "`fallback` is not supported yet",
+                "- {id: a, agent: {use: claude, prompt: x, on_limit: {wait: 1h, fallback: [codex, claude]}}}",
+                "it would be held too",
+            ),
+            (
+                "- {id: a, agent: {use: claude, prompt: x, session: {continue: plan}, on_limit: {fallback: [codex]}}}",
+                "cannot fall back on another agent",
+            ),
+            (
+                "- {id: a, agent: {use: claude, prompt: x, on_limit: {fallback: [codex]}}}\n- {id: z, agent: {use: claude, prompt: x, session: {continue: a}}}",
+                "whose session this one cannot continue",
             ),
             ("- {id: a, agent: {use: claude, prompt: x, on_limit: stop}}", "on_limit"),
             ("- {id: a, agent: {use: claude, prompt: x, budget: {usd: 0}}}", "`usd` cannot be"),
+            ("- {id: a, agent: {use: claude, prompt: x, budget: {on_over: ask}}}", "`on_over` has no effect"),
+            ("- {id: a, agent: {use: claude, prompt: x, pick: ask}}", "the step has one agent"),
+            ("- {id: a, agent: {use: [claude, claude], prompt: x}}", "is listed twice"),
+            ("- {id: a, agent: {use: [claude], prompt: x}}", "use"),
+            ("- {id: a, foreach: [1], agent: {use: [claude, codex], prompt: x}}", "`foreach` does not work"),
             (
-                "- {id: a, agent: {use: claude, prompt: x, budget: {usd: 1, on_over: ask}}}",
-                "`on_over` is not supported yet",
+                "- {id: a, agent: {use: [claude, codex], prompt: x}}\n- {id: z, land: main, on_fail: {rework: a}}",
+                "cannot be reworked",
+            ),
+            (
+                "- {id: a, agent: {use: [claude, codex], prompt: x, session: {continue: plan}}}",
+                "cannot continue one session",
             ),
             (
                 "- {id: a, agent: {use: claude, prompt: x, output: {schema: {typ: object}}}}",

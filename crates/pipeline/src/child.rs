@@ -1,7 +1,7 @@
 //! Child pipelines: loaded from the parent's folder together with the parent, and stored with it from then on.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,9 @@ use crate::{LoadedPipeline, Pipeline, read};
 
 /// The deepest nesting of child pipelines. Deeper nesting is a mistake.
 const MAX_DEPTH: usize = 16;
+
+/// The start of a child's key that is another pipeline of the same file. No path starts with this sign.
+pub(crate) const SAME_FILE: char = '#';
 
 /// A pipeline file's text together with the texts of its children, as a run stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,10 +45,63 @@ impl Definition {
         report.outer.clone_from(&self.outer);
         read(report)
     }
+
+    /// Returns the texts of all files that it needs, by their paths from the folder of its own file; an error if one path
+    /// leads to two files, which links can do.
+    pub fn files(&self) -> Result<BTreeMap<String, String>, String> {
+        let mut files = BTreeMap::new();
+        self.add_files(Path::new(""), &mut files)?;
+        Ok(files)
+    }
+
+    fn add_files(&self, folder: &Path, files: &mut BTreeMap<String, String>) -> Result<(), String> {
+        let mut add = |path: &Path, text: &str| {
+            let path = path.to_string_lossy().into_owned();
+            let known = files.entry(path.clone()).or_insert_with(|| text.to_owned());
+            if known == text { Ok(()) } else { Err(format!("{path} leads to two different files")) }
+        };
+        for (path, text) in &self.prompts {
+            add(&lexical(&folder.join(path)), text)?;
+        }
+        // Another pipeline of the same file is part of that file's text.
+        let (same, others) =
+            self.children.iter().partition::<Vec<_>, _>(|(path, _)| path.starts_with(SAME_FILE));
+        for (path, child) in &others {
+            add(&lexical(&folder.join(path)), &child.text)?;
+        }
+        for (_, child) in same {
+            child.add_files(folder, files)?;
+        }
+        for (path, child) in others {
+            child.add_files(lexical(&folder.join(path)).parent().unwrap_or(Path::new("")), files)?;
+        }
+        Ok(())
+    }
 }
 
 /// A loaded child, or the reason why it cannot be used.
-pub(crate) type Load = Result<(Definition, Pipeline), String>;
+pub(crate) type Load = Result<(Definition, Pipeline), Unusable>;
+
+/// The reason why a pipeline cannot be used by another one.
+#[derive(Debug, Clone)]
+pub(crate) enum Unusable {
+    /// It has errors.
+    Wrong(Diagnostics),
+    /// It was not read.
+    Because(String),
+}
+
+impl From<String> for Unusable {
+    fn from(why: String) -> Unusable {
+        Unusable::Because(why)
+    }
+}
+
+impl From<&str> for Unusable {
+    fn from(why: &str) -> Unusable {
+        Unusable::Because(why.to_owned())
+    }
+}
 /// Loaded children by absolute path.
 type Loads = Arc<Mutex<BTreeMap<PathBuf, Load>>>;
 
@@ -61,8 +117,8 @@ pub(crate) enum ChildSource {
         folder: PathBuf,
         /// The parent, its parent, and so on up to the outermost file.
         above: Vec<PathBuf>,
-        /// The folder that every file must be in, if there is one; its path has no links.
-        within: Option<PathBuf>,
+        /// The place of the files' texts.
+        files: Files,
         /// All files loaded so far, shared by the whole tree, so that each file is read once.
         loaded: Loads,
     },
@@ -73,21 +129,27 @@ pub(crate) enum ChildSource {
 impl ChildSource {
     /// Returns the children of the file at `path`.
     pub(crate) fn of(path: &Path) -> ChildSource {
-        ChildSource::below(path, Vec::new(), None, Loads::default())
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        ChildSource::below(path, vec![whole], Files::OnDisk { within: None }, Loads::default())
     }
 
     /// Returns the children of the file at `path`, as far as they are below a folder.
     pub(crate) fn within(path: &Path, folder: PathBuf) -> ChildSource {
-        ChildSource::below(path, Vec::new(), Some(folder), Loads::default())
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        ChildSource::below(path, vec![whole], Files::OnDisk { within: Some(folder) }, Loads::default())
     }
 
-    fn below(path: &Path, mut above: Vec<PathBuf>, within: Option<PathBuf>, loaded: Loads) -> ChildSource {
-        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        above.push(whole);
+    /// Returns the children of a text that came with the texts of the files it needs, by their paths from its folder.
+    pub(crate) fn sent(files: &BTreeMap<String, String>) -> ChildSource {
+        let files = files.iter().map(|(path, text)| (lexical(Path::new(path)), text.clone())).collect();
+        ChildSource::below(Path::new(""), Vec::new(), Files::Sent(Arc::new(files)), Loads::default())
+    }
+
+    fn below(path: &Path, above: Vec<PathBuf>, files: Files, loaded: Loads) -> ChildSource {
         ChildSource::Folder {
             folder: path.parent().unwrap_or(Path::new("")).to_owned(),
             above,
-            within,
+            files,
             loaded,
         }
     }
@@ -102,14 +164,14 @@ impl ChildSource {
             ChildSource::Stored(_, prompts) => {
                 prompts.get(file).cloned().ok_or_else(|| "its text was not stored with its pipeline".into())
             }
-            ChildSource::Folder { folder, within, .. } => {
+            ChildSource::Folder { folder, files, .. } => {
                 let path = folder.join(file);
-                if let Some(root) = within
+                if let Files::OnDisk { within: Some(root) } = files
                     && !path.canonicalize().is_ok_and(|whole| whole.starts_with(root))
                 {
                     return Err(format!("there is no such file below {}", root.display()));
                 }
-                Source::read(&path).map(|source| source.text.clone()).map_err(|wrong| first_of(&wrong))
+                files.read(&path).map(|source| source.text.clone())
             }
         }
     }
@@ -122,32 +184,27 @@ impl ChildSource {
             }
             ChildSource::Stored(stored, _) => {
                 let definition = stored.get(file).ok_or("its text was not stored with its parent")?.clone();
-                let pipeline = definition.parse().map_err(|wrong| first_of(&wrong))?.pipeline;
+                let pipeline = definition.parse().map_err(Unusable::Wrong)?.pipeline;
                 Ok((definition, pipeline))
             }
-            ChildSource::Folder { folder, above, within, loaded } => {
+            ChildSource::Folder { folder, above, files, loaded } => {
                 let path = folder.join(file);
-                let whole = path.canonicalize();
-                if let Some(root) = within
-                    && !whole.as_ref().is_ok_and(|whole| is_pipeline_below(whole, root))
-                {
-                    return Err(format!("there is no such .yaml file below {}", root.display()));
-                }
-                let whole = whole.unwrap_or_else(|_| path.clone());
+                let whole = files.whole(&path)?;
                 if above.contains(&whole) {
                     return Err("it contains itself, directly or through another pipeline".into());
                 }
                 if above.len() >= MAX_DEPTH {
-                    return Err(format!("more than {MAX_DEPTH} levels of child pipelines"));
+                    return Err(format!("more than {MAX_DEPTH} levels of child pipelines").into());
                 }
                 if let Some(known) = loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&whole) {
                     return known.clone();
                 }
                 let load = || {
-                    let source = Source::read(&path).map_err(|wrong| first_of(&wrong))?;
-                    let children = ChildSource::below(&path, above.clone(), within.clone(), Arc::clone(loaded));
+                    let source = files.read(&path)?;
+                    let above = above.iter().cloned().chain([whole.clone()]).collect();
+                    let children = ChildSource::below(&path, above, files.clone(), Arc::clone(loaded));
                     let report = Report::new(source.clone()).with_children(children);
-                    let pipeline = read(report).map_err(|wrong| first_of(&wrong))?.pipeline;
+                    let pipeline = read(report).map_err(Unusable::Wrong)?.pipeline;
                     let definition = Definition {
                         name: source.name.clone(),
                         text: source.text.clone(),
@@ -156,16 +213,69 @@ impl ChildSource {
                         outer: None,
                     };
                     if size_of(&definition) > MAX_FILE_BYTES {
-                        return Err(format!("it and its own children have more than {MAX_FILE_BYTES} bytes"));
+                        let why = format!("it and its own children have more than {MAX_FILE_BYTES} bytes");
+                        return Err(why.into());
                     }
                     Ok((definition, pipeline))
                 };
                 let found = load();
-                loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(whole, found.clone());
+                loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(whole.clone(), found.clone());
                 found
             }
         }
     }
+}
+
+/// The place of the texts of child pipelines and prompt files.
+#[derive(Debug, Clone)]
+pub(crate) enum Files {
+    /// Files of this machine.
+    OnDisk {
+        /// The folder that every file must be in, if there is one; its path has no links.
+        within: Option<PathBuf>,
+    },
+    /// Texts that came with the outermost pipeline, by their paths from its folder.
+    Sent(Arc<BTreeMap<PathBuf, String>>),
+}
+
+impl Files {
+    /// Returns the path that identifies a file, or the reason why it cannot be used.
+    fn whole(&self, path: &Path) -> Result<PathBuf, String> {
+        match self {
+            Files::OnDisk { within: None } => Ok(path.canonicalize().unwrap_or_else(|_| path.to_owned())),
+            Files::OnDisk { within: Some(root) } => {
+                let whole = path.canonicalize().ok().filter(|whole| is_pipeline_below(whole, root));
+                whole.ok_or_else(|| format!("there is no such .yaml file below {}", root.display()))
+            }
+            Files::Sent(_) => Ok(lexical(path)),
+        }
+    }
+
+    /// Returns the text at a path, or the reason why it cannot be read.
+    fn read(&self, path: &Path) -> Result<Arc<Source>, String> {
+        match self {
+            Files::OnDisk { .. } => Source::read(path).map_err(|wrong| first_of(&wrong)),
+            Files::Sent(texts) => {
+                let text = texts.get(&lexical(path)).ok_or("its text was not sent with its pipeline")?;
+                Ok(Source::new(&path.display().to_string(), text))
+            }
+        }
+    }
+}
+
+/// Returns a path without `.` and, as far as it has names before them, without `..`. Reads no links.
+fn lexical(path: &Path) -> PathBuf {
+    let mut whole = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(whole.components().next_back(), Some(Component::Normal(_))) => {
+                whole.pop();
+            }
+            _ => whole.push(part),
+        }
+    }
+    whole
 }
 
 /// Returns whether a path without links is that of a pipeline file below a folder.
@@ -174,7 +284,7 @@ pub(crate) fn is_pipeline_below(whole: &Path, folder: &Path) -> bool {
 }
 
 /// Returns the first error with its position.
-pub(crate) fn first_of(wrong: &Diagnostics) -> String {
+fn first_of(wrong: &Diagnostics) -> String {
     match wrong.iter().next() {
         Some(first) => match first.line {
             Some(line) => format!("{}:{line}: {}", first.file, first.message),
@@ -197,11 +307,16 @@ pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -
     }
     let (definition, child) = match report.children.clone().find(name) {
         Ok(found) => found,
-        Err(why) => {
-            report.error(Problem::at(
-                file.span,
-                format!("the child pipeline {} cannot be used: {why}", quoted(name)),
-            ));
+        Err(unusable) => {
+            let why = match &unusable {
+                Unusable::Wrong(wrong) => first_of(wrong),
+                Unusable::Because(why) => why.clone(),
+            };
+            let message = format!("the child pipeline {} cannot be used: {why}", quoted(name));
+            report.error(Problem::at(file.span, message));
+            if let Unusable::Wrong(wrong) = unusable {
+                report.adopt(wrong, file.span.start);
+            }
             return None;
         }
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use sprag_lifecycle::{Backoff, Growth, OnConflict, OnFail, Policy};
 
-use crate::agent;
+use crate::agent::{self, AgentSpec};
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
 use crate::expand;
@@ -21,6 +21,7 @@ use crate::parts;
 use crate::pipeline::{ConcurrencyRule, LabelTemplate, Pipeline, Step};
 use crate::sandbox;
 use crate::secret::{self, SecretSource};
+use crate::services;
 use crate::spec::StepSpec;
 use crate::triggers;
 use crate::warnings;
@@ -65,6 +66,12 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
     let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
     let workplace = root.get("environment").and_then(|node| workplace::decode(node, &mut uses, report));
     let dotenv = root.get("dotenv");
+    for file in dotenv.map(|files| files.items().iter().chain([files])).into_iter().flatten() {
+        if file.text().is_some_and(|path| path.contains("{{")) {
+            let problem = Problem::at(file.span, "a path in `dotenv` cannot contain templates");
+            report.error(problem.help("write the path out, or set the variables with `env`"));
+        }
+    }
     let common = Common {
         defaults: root.get("defaults"),
         env: root.get("env"),
@@ -76,6 +83,7 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
             None => texts(dotenv),
         },
         sandbox: root.get("sandbox"),
+        secrets_node: root.get("secrets"),
         sources: secret::sources(root.get("secrets"), report),
         secret_inputs: inputs.iter().filter(|input| input.secret).map(|input| input.name.clone()).collect(),
     };
@@ -99,7 +107,8 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
         written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
     let outer = report.outer.clone();
     let names = inputs.iter().map(|input| input.name.clone());
-    report.own = outer.clone().unwrap_or_default().with(names, &known);
+    let has_worktree = root.get("environment").is_some_and(|node| node.get("worktree").is_some());
+    report.own = outer.clone().unwrap_or_default().with(names, &known, has_worktree);
     let mut steps = Vec::with_capacity(written.len());
     let mut plan_bytes = 0;
     for (no, node) in written.iter().enumerate() {
@@ -114,6 +123,8 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
     }
     let ids: Vec<Option<&str>> =
         vertices.iter().map(|vertex| vertex.id.as_ref().map(|id| id.name.as_str())).collect();
+    services::join_steps(&mut steps, written, report);
+    services::check_ports(root, report);
     gate::check_routes(written, &graph, &ids, report);
     if !report.has_errors() {
         expanded.iter().for_each(|expanded| expanded.add_conditions(&mut steps));
@@ -121,7 +132,7 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
     }
     let scope = Scope { inputs: &inputs, steps: &known, graph: &graph, outer: outer.as_ref() };
     names::check(&uses, &scope, report);
-    agent::check(root, written, &vertices, &graph, report);
+    agent::check(written, &vertices, &graph, report);
     if !report.has_errors() {
         warnings::check(root, &vertices, &graph, report);
     }
@@ -134,7 +145,7 @@ pub(crate) fn decode_checked(root: &Node, default_name: &str, report: &mut Repor
     }
     let own = steps.iter().flat_map(|step| step.spec.secrets.iter().cloned());
     let secrets = own.chain(std::mem::take(&mut report.child_secrets)).collect();
-    let own = steps.iter().filter_map(Step::agent).map(str::to_owned);
+    let own = steps.iter().filter_map(Step::agent).flat_map(AgentSpec::names);
     let agents = own.chain(std::mem::take(&mut report.child_agents)).collect();
     let pipeline = Pipeline {
         name: name.to_owned(),
@@ -182,6 +193,7 @@ fn step<'n>(
         env: common.env(node, uses),
         dir: common.dir(node, uses),
         timeout_ms: timeout(node, common).and_then(duration_ms),
+        service: services::decode(node, common, uses, report),
         sources: {
             let own = texts(node.get("secrets")).into_iter();
             own.filter_map(|name| common.sources.get(&name).map(|source| (name, source.clone()))).collect()
@@ -214,15 +226,19 @@ fn step<'n>(
     };
     let default_queue = if is_task { TASKS_QUEUE } else { DEFAULT_QUEUE };
     let timeout_ms = spec.timeout_ms;
+    let policy = if spec.service.is_some() {
+        services::policy(node, policy(node, None, None, report))
+    } else {
+        Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) }
+    };
     Some(Step {
         id: vertex.id.as_ref()?.name.clone(),
         description: node.get("description").and_then(Node::text).map(str::to_owned),
         needs: graph.needs[no].clone(),
         quorum: parts::quorum(node, report),
         repeat,
-        skip_rest: node.get("when").and_then(|when| when.get("else")).and_then(Node::text)
-            == Some("skip_rest"),
-        policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
+        skip_rest: parts::skip_rest(node, report),
+        policy,
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
         // Agents and people that claim tasks or answer gates have no labels.
         labels: if is_for_workers(node) { texts(common.get(node, "labels")) } else { Vec::new() },
@@ -232,8 +248,12 @@ fn step<'n>(
     })
 }
 
-/// Returns the timeout that applies to a step. Gates and waits have their own and ignore the shared default.
+/// Returns the timeout that applies to a step. Gates and waits have their own and ignore the shared default. Services run
+/// as long as their run.
 fn timeout<'n>(node: &'n Node, common: &Common<'n>) -> Option<&'n Node> {
+    if services::is_service(node) {
+        return None;
+    }
     match ["gate", "wait"].iter().find_map(|kind| node.get(kind)) {
         Some(outside) => outside.get("timeout"),
         None => common.get(node, "timeout"),
@@ -249,6 +269,7 @@ pub(crate) struct Common<'n> {
     dotenv: Vec<String>,
     dotenv_node: Option<&'n Node>,
     sandbox: Option<&'n Node>,
+    secrets_node: Option<&'n Node>,
     sources: BTreeMap<String, SecretSource>,
     secret_inputs: Vec<String>,
 }
@@ -261,6 +282,8 @@ impl<'n> Common<'n> {
             ("env", self.env),
             ("inherit", self.inherit_node),
             ("dotenv", self.dotenv_node),
+            ("sandbox", self.sandbox),
+            ("secrets", self.secrets_node),
         ];
         all.into_iter().filter_map(|(key, node)| Some((key, node?))).collect()
     }
@@ -394,4 +417,58 @@ fn concurrency<'n>(node: &'n Node, uses: &mut Uses<'n>) -> Option<ConcurrencyRul
     };
     let limit = node.get("limit").and_then(Node::integer).unwrap_or(1) as u32;
     Some(ConcurrencyRule { group: group.text()?.to_owned(), limit, on_conflict, span: group.span })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use crate::parse;
+
+    #[test]
+    fn a_path_in_dotenv_is_no_template() {
+        for files in ["'{{ inputs.x }}.env'", "[a.env, '{{ inputs.x }}.env']"] {
+            let text =
+                format!("inputs: {{ x: {{ default: a }} }}\ndotenv: {files}\nsteps: [{{ id: a, run: x }}]\n");
+            let wrong = parse("p.yaml", &text).expect_err(files).to_string();
+            assert!(wrong.contains("a path in `dotenv` cannot contain templates"), "{wrong}");
+            assert!(wrong.contains("p.yaml:2:"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn conditions_are_yaml_booleans_or_expressions_without_braces() {
+        for (when, condition) in
+            [("true", "true"), ("False", "false"), ("{ if: false, else: skip_rest }", "false")]
+        {
+            let text = format!("steps: [{{ id: a, run: x, when: {when} }}]\n");
+            let loaded = parse("p.yaml", &text).unwrap_or_else(|wrong| panic!("{wrong}"));
+            assert_eq!(loaded.pipeline.steps[0].spec.when.as_deref(), Some(condition));
+            assert!(loaded.warnings.to_string().contains("this condition is always"), "{}", loaded.warnings);
+        }
+        let text = "inputs: { x: { default: a } }\nsteps: [{ id: a, run: x, when: '{{ inputs.x }} == 1' }]\n";
+        let wrong = parse("p.yaml", text).expect_err("braces").to_string();
+        assert!(wrong.contains("write it without braces: `inputs.x == 1`"), "{wrong}");
+    }
+
+    #[test]
+    fn a_run_name_that_no_run_can_have_is_reported_at_its_key() {
+        let text =
+            "inputs: { x: { default: a } }\nrun_name: 'of {{ inputs.x }}'\nsteps: [{ id: a, run: x }]\n";
+        let pipeline = parse("p.yaml", text).expect("a pipeline").pipeline;
+        let name = |x: &str| {
+            let own = pipeline.run_labels(&BTreeMap::from([("x".to_owned(), json!(x))])).expect("a name");
+            pipeline.check_run_name(&own.name.unwrap_or_default()).map_err(|wrong| wrong.to_string())
+        };
+        assert_eq!(name("a"), Ok(()));
+        for x in ["a\nb".to_owned(), "a".repeat(126)] {
+            let wrong = name(&x).expect_err("no name");
+            assert!(
+                wrong.contains("`run_name` gives this run the name") && wrong.contains("p.yaml:2:11"),
+                "{wrong}"
+            );
+        }
+    }
 }

@@ -63,9 +63,15 @@ pub struct Diagnostic {
 /// The diagnostics of one file, in the order of their positions.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnostics {
-    items: Vec<Diagnostic>,
+    items: Vec<Located>,
     omitted: usize,
-    source: Option<Arc<Source>>,
+}
+
+/// A diagnostic with the text that it is about: that of the file, or of a child pipeline.
+#[derive(Debug, Clone)]
+struct Located {
+    diagnostic: Diagnostic,
+    source: Arc<Source>,
 }
 
 impl Diagnostics {
@@ -76,8 +82,8 @@ impl Diagnostics {
     }
 
     /// Iterates over the stored diagnostics in the order of the file.
-    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
-        self.items.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.items.iter().map(|item| &item.diagnostic)
     }
 
     /// Returns the number of stored diagnostics, at most 50.
@@ -105,15 +111,16 @@ impl Diagnostics {
         text.join("\n\n")
     }
 
-    fn picture(&self, item: &Diagnostic, renderer: &Renderer) -> String {
+    fn picture(&self, located: &Located, renderer: &Renderer) -> String {
+        let Located { diagnostic: item, source } = located;
         let level = match item.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
         let title = level.primary_title(item.message.as_str());
         let file = printable(&item.file);
-        let mut group = match (&self.source, item.line, item.column) {
-            (Some(source), Some(line), Some(column)) => {
+        let mut group = match (item.line, item.column) {
+            (Some(line), Some(column)) => {
                 let end = if item.end_line == Some(line) { item.end_column } else { None };
                 let label = item.expected.as_ref().map(|expected| format!("expected {expected}"));
                 let text = source.line(line);
@@ -199,16 +206,7 @@ impl std::error::Error for Diagnostics {}
 
 impl Serialize for Diagnostics {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.items.serialize(serializer)
-    }
-}
-
-impl<'a> IntoIterator for &'a Diagnostics {
-    type Item = &'a Diagnostic;
-    type IntoIter = std::slice::Iter<'a, Diagnostic>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+        serializer.collect_seq(self.iter())
     }
 }
 
@@ -251,7 +249,8 @@ impl Problem {
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) source: Arc<Source>,
-    found: Vec<(usize, Diagnostic)>,
+    /// With the byte of the source at which each is listed.
+    found: Vec<(usize, Located)>,
     errors: usize,
     warnings: usize,
     omitted: usize,
@@ -336,12 +335,32 @@ impl Report {
             nearest: problem.nearest,
             help: problem.help,
         };
-        self.found.push((problem.span.map_or(0, |span| span.start), diagnostic));
+        let located = Located { diagnostic, source: self.source.clone() };
+        self.found.push((problem.span.map_or(0, |span| span.start), located));
+    }
+
+    /// Adds the errors of another pipeline, with their own places, behind the byte of this source that refers to it.
+    /// Several references to a pipeline report it once.
+    pub(crate) fn adopt(&mut self, wrong: Diagnostics, place: usize) {
+        self.omitted += wrong.omitted;
+        for located in wrong.items {
+            let is_error = located.diagnostic.severity == Severity::Error;
+            let known = |(_, known): &(usize, Located)| known.diagnostic == located.diagnostic;
+            if !is_error || self.found.iter().any(known) {
+                continue;
+            }
+            self.errors += 1;
+            if self.errors > MAX_KEPT {
+                self.omitted += 1;
+            } else {
+                self.found.push((place, located));
+            }
+        }
     }
 
     pub(crate) fn finish(mut self) -> Diagnostics {
         self.found.sort_by_key(|(at, _)| *at);
-        let items = self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
-        Diagnostics { items, omitted: self.omitted, source: Some(self.source) }
+        let items = self.found.into_iter().map(|(_, located)| located).collect();
+        Diagnostics { items, omitted: self.omitted }
     }
 }

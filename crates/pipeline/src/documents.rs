@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use granit_parser::{Event, Parser};
 
-use crate::child::{self, ChildSource, Definition};
-use crate::diagnostic::{Problem, Report};
+use crate::child::{self, ChildSource, Definition, Unusable};
+use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::kinds;
 use crate::names::Uses;
 use crate::nearest::nearest;
@@ -56,8 +56,7 @@ impl Documents {
             let mut own = Report::new(Source::new(&source.name, &text));
             let Some(root) = yaml::read(&mut own) else {
                 if own.has_errors() {
-                    let why = child::first_of(&own.finish());
-                    report.error(Problem::at(place, format!("this document cannot be read: {why}")));
+                    report.adopt(own.finish(), place.start);
                 }
                 continue;
             };
@@ -96,24 +95,24 @@ impl Documents {
                         problem.help(format!("call it with `pipeline: {{ name: {name} }}`, or remove it")),
                     );
                 }
-                Err(why) => report.error(Problem::at(document.place, why)),
+                Err(wrong) => report.adopt(wrong, document.place.start),
             }
         }
     }
 
-    /// Reads a document, or returns the reason why it cannot be used.
+    /// Reads a document, or returns its errors.
     fn load(
         &self,
         name: &str,
         document: &Document,
         report: &Report,
-    ) -> Result<(Definition, Pipeline), String> {
+    ) -> Result<(Definition, Pipeline), Diagnostics> {
         self.called.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         let mut inner = self.clone();
         inner.calling.push(name.to_owned());
         let source = Source::new(&report.source.name, &document.text);
         let own = Report::new(source.clone()).with_children(report.children.clone()).with_documents(inner);
-        let loaded = decode_document(own).map_err(|wrong| child::first_of(&wrong))?;
+        let loaded = decode_document(own)?;
         let definition = Definition {
             name: source.name.clone(),
             text: document.text.clone(),
@@ -125,9 +124,9 @@ impl Documents {
     }
 }
 
-/// Returns the key of a pipeline of the same file among the children of a definition. No path starts with this sign.
+/// Returns the key of a pipeline of the same file among the children of a definition.
 fn key(name: &str) -> String {
-    format!("#{name}")
+    format!("{}{name}", child::SAME_FILE)
 }
 
 /// Decodes a step that runs another pipeline of the same file.
@@ -151,9 +150,16 @@ pub(crate) fn child<'n>(
     let documents = report.documents.clone();
     let found = match (documents.texts.get(wanted), &report.children) {
         (Some(_), _) if documents.calling.iter().any(|calling| calling == wanted) => {
-            Err("it calls itself, directly or through another pipeline".to_owned())
+            Err("it calls itself, directly or through another pipeline".into())
         }
-        (Some(document), _) => documents.load(wanted, document, report),
+        (Some(document), _) => match documents.load(wanted, document, report) {
+            Ok(found) => Ok(found),
+            // The errors are in the same file, which says enough.
+            Err(wrong) => {
+                report.adopt(wrong, document.place.start);
+                return None;
+            }
+        },
         (None, ChildSource::Stored(stored, _)) if stored.contains_key(&key(wanted)) => {
             report.children.clone().find(&key(wanted))
         }
@@ -170,9 +176,13 @@ pub(crate) fn child<'n>(
     };
     let (definition, pipeline) = match found {
         Ok(found) => found,
-        Err(why) => {
+        Err(Unusable::Because(why)) => {
             let message = format!("the pipeline {} cannot be used: {why}", quoted(wanted));
             report.error(Problem::at(name.span, message));
+            return None;
+        }
+        Err(Unusable::Wrong(wrong)) => {
+            report.adopt(wrong, name.span.start);
             return None;
         }
     };

@@ -1,12 +1,15 @@
-//! Rewrites keys that stand for further steps: handlers become `always` steps at the end, and a gate after the last rework
-//! becomes a step behind the one that failed. All later checks see ordinary steps with their places in the file.
+//! Rewrites keys that stand for further steps: a step of several agents becomes one step for each and one that picks,
+//! handlers and services become `always` steps at the end, and a gate after the last rework becomes a step behind the one that
+//! failed. All later checks see ordinary steps with their places in the file.
 
 use std::collections::BTreeSet;
 
 use sprag_lifecycle::mutant;
 
+use crate::contest;
 use crate::diagnostic::{Problem, Report};
 use crate::pipeline::Step;
+use crate::services;
 use crate::source::Span;
 use crate::yaml::{MapKey, Node, Scalar, ScalarKind, Yaml};
 
@@ -40,13 +43,21 @@ impl Expanded {
 pub(crate) fn expand(root: &Node, report: &mut Report) -> Option<Expanded> {
     let written = root.get("steps").map(Node::items).unwrap_or_default();
     let handlers = root.get("handlers").filter(|handlers| !handlers.entries().is_empty());
-    if handlers.is_none() && !written.iter().any(|step| then_gate(step).is_some()) {
+    let services = root.get("services").filter(|services| !services.entries().is_empty());
+    let has_contests = written.iter().any(contest::is_contest);
+    let has_gates = written.iter().any(|step| then_gate(step).is_some());
+    if handlers.is_none() && services.is_none() && !has_contests && !has_gates {
         return None;
     }
     let mut conditions = Vec::new();
-    let mut steps = with_gates(written, &mut conditions);
+    let contested =
+        if has_contests { contest::with_contests(root, written, report) } else { written.to_vec() };
+    let mut steps = with_gates(&contested, &mut conditions, report);
     if let Some(handlers) = handlers {
         add_handlers(handlers, &mut steps, &mut conditions, report);
+    }
+    if let Some(services) = services {
+        services::add_steps(services, &mut steps, report);
     }
     let place = root.get("steps").map_or(root.span, |steps| steps.span);
     let others = root.entries().iter().filter(|(key, _)| key.text != "steps").cloned();
@@ -66,11 +77,12 @@ fn id_of(step: &Node) -> Option<&str> {
 
 /// Returns the steps with a gate behind each step whose `on_fail` ends in one. Steps that need such a step need its gate
 /// too.
-fn with_gates(written: &[Node], conditions: &mut Vec<(String, String)>) -> Vec<Node> {
+fn with_gates(written: &[Node], conditions: &mut Vec<(String, String)>, report: &mut Report) -> Vec<Node> {
     let gated: BTreeSet<&str> =
         written.iter().filter(|step| then_gate(step).is_some()).filter_map(id_of).collect();
     let mut steps = Vec::with_capacity(written.len());
     for step in written {
+        refuse_counted(step, &gated, report);
         steps.push(if gated.is_empty() { step.clone() } else { needing_gates(step, &gated) });
         let (Some(gate), Some(id)) = (then_gate(step), id_of(step)) else { continue };
         let own = gate_id(id);
@@ -89,6 +101,22 @@ fn with_gates(written: &[Node], conditions: &mut Vec<(String, String)>) -> Vec<N
 /// Returns the id of the gate behind a step.
 fn gate_id(step: &str) -> String {
     format!("{step}-gate")
+}
+
+/// Reports a step with a gate among needs of which only some count. The step fails before its question, so the others
+/// would not wait for the answer.
+fn refuse_counted(step: &Node, gated: &BTreeSet<&str>, report: &mut Report) {
+    let Some(needs) = step.get("needs") else { return };
+    let some = needs.get("any").or_else(|| needs.get("of")).map(Node::items).unwrap_or_default();
+    for need in some.iter().filter(|need| need.text().is_some_and(|id| gated.contains(id))) {
+        let id = need.text().unwrap_or_default();
+        let message = format!("step `{id}` ends in a question, whose answer cannot be counted");
+        report.error(
+            Problem::at(need.span, message).help(
+                "list it in plain `needs`, or replace `then` by `continue` and ask in a step of its own",
+            ),
+        );
+    }
 }
 
 /// Returns a step that also needs the gates behind the steps that it needs.
@@ -208,4 +236,23 @@ fn text(text: &str, span: Span) -> Node {
 
 fn yes(span: Span) -> Node {
     Node::new(span, Yaml::Scalar(Scalar { text: "true".into(), kind: ScalarKind::Boolean(true) }))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_question_after_rework_is_not_counted_among_some_needs() {
+        let text = |needs: &str| {
+            format!(
+                "steps:\n- {{ id: plan, run: x }}\n- {{ id: check, run: x, on_fail: {{ rework: plan, then: {{ gate: {{ ask: x }} }} }} }}\n\
+                 - {{ id: other, needs: plan, run: x }}\n- {{ id: ship, needs: {needs}, run: x }}\n"
+            )
+        };
+        for needs in ["{ any: [check, other] }", "{ at_least: 2, of: [check, other] }"] {
+            let wrong = crate::parse("p.yaml", &text(needs)).expect_err(needs);
+            assert!(wrong.to_string().contains("step `check` ends in a question"), "{wrong}");
+            assert_eq!(wrong.iter().next().and_then(|one| one.line), Some(5), "{wrong}");
+        }
+        assert!(crate::parse("p.yaml", &text("[check, other]")).is_ok());
+    }
 }

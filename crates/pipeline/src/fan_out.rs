@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::expression::Budget;
+use crate::expression::{Budget, kind_of};
 use crate::render::RenderError;
 use crate::spec::{FanOut, FanOutItems};
 use crate::template;
@@ -146,17 +146,6 @@ fn listed(what: &str, list: &Value, context: &Value, budget: &Budget) -> Result<
 
 fn too_many() -> String {
     format!("more than {MAX_ITEMS} items")
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]

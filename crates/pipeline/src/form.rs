@@ -42,12 +42,11 @@ pub(crate) enum Form {
 #[derive(Debug)]
 pub(crate) struct Word {
     pub(crate) name: &'static str,
-    pub(crate) support: Support,
 }
 
-/// Returns the names of the words that this version acts on.
-pub(crate) fn supported(words: &'static [Word]) -> impl Iterator<Item = &'static str> {
-    words.iter().filter(|word| word.support == Support::Supported).map(|word| word.name)
+/// Returns the names of words.
+pub(crate) fn names_of(words: &'static [Word]) -> impl Iterator<Item = &'static str> {
+    words.iter().map(|word| word.name)
 }
 
 /// A map with fixed keys.
@@ -63,18 +62,8 @@ pub(crate) struct Record {
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) form: Form,
-    pub(crate) support: Support,
     pub(crate) required: bool,
     pub(crate) about: &'static str,
-}
-
-/// Whether this version acts on a key or word. The loader refuses one that is not supported instead of ignoring it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Support {
-    /// This version acts on it.
-    Supported,
-    /// Reserved for a later version.
-    Planned,
 }
 
 /// A rule for text.
@@ -263,13 +252,12 @@ impl Form {
             Form::Integer(min, max) => format!("a whole number from {min} to {max}"),
             Form::Positive(max) => format!("a number above 0, up to {max}"),
             Form::Boolean => "true or false".into(),
-            Form::Word(words) => one_of(supported(words)),
+            Form::Word(words) => one_of(names_of(words)),
             Form::Scalar => "text, a number or a boolean".into(),
             Form::List(_, 0) => "a list".into(),
             Form::List(_, min) => format!("a list of at least {min}"),
             Form::Record(record) => {
-                let keys =
-                    record.keys.iter().filter(|key| key.support == Support::Supported).map(|key| key.name);
+                let keys = record.keys.iter().map(|key| key.name);
                 format!("a map with keys such as {}", keys.take(3).collect::<Vec<_>>().join(", "))
             }
             Form::Table(..) => "a map of names and values".into(),
@@ -294,16 +282,10 @@ impl Form {
 
     fn check_word(&self, words: &'static [Word], node: &Node, what: &str, report: &mut Report) -> bool {
         let Some(text) = node.text() else { return self.refuse(node, what, report) };
-        match words.iter().find(|word| word.name == text) {
-            Some(word) if word.support == Support::Supported => return true,
-            Some(_) => {
-                let message = format!("{} is not supported yet", quoted(text));
-                report.error(Problem::at(node.span, message).expected(self.expected()));
-                return false;
-            }
-            None => {}
+        if names_of(words).any(|name| name == text) {
+            return true;
         }
-        let near = nearest(text, supported(words));
+        let near = nearest(text, names_of(words));
         let message = format!("{what} cannot be {}", quoted(text));
         report.error(Problem::at(node.span, message).expected(self.expected()).nearest(near));
         false
@@ -365,13 +347,6 @@ fn check_record(
     let mut right = true;
     for (name, value) in entries {
         right &= match record.key(&name.text) {
-            Some(key) if key.support != Support::Supported => {
-                let message = format!("`{}` is not supported yet", name.text);
-                report.error(
-                    Problem::at(name.span, message).help("remove it: this version would not act on it"),
-                );
-                false
-            }
             Some(key) => key.form.check(value, &format!("`{}`", key.name), report),
             None if foreign::answer(record.what, &name.text).is_some() => {
                 let message = format!("{} has no key {}", record.what, quoted(&name.text));
@@ -380,8 +355,7 @@ fn check_record(
                 false
             }
             None => {
-                let known =
-                    || record.keys.iter().filter(|key| key.support == Support::Supported).map(|key| key.name);
+                let known = || record.keys.iter().map(|key| key.name);
                 let near = if report.is_full() {
                     None
                 } else {

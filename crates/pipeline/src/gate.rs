@@ -123,6 +123,14 @@ pub(crate) fn check_routes(written: &[Node], graph: &Graph, ids: &[Option<&str>]
         for (_, way) in choices.iter().flat_map(Node::entries) {
             let Some(to) = way.get("to") else { continue };
             let Some(name) = to.text() else { continue };
+            if let Some(key) = ["foreach", "matrix"].into_iter().find(|key| step.get(key).is_some()) {
+                let message =
+                    format!("a choice of a gate with `{key}` leads to no step: each item is answered");
+                report.error(Problem::at(to.span, message).help(
+                    "remove `to`, and give the later steps a `when` over the list `steps.ID.outputs.choice`",
+                ));
+                continue;
+            }
             match ids.iter().position(|id| *id == Some(name)) {
                 Some(target) => found.push(((no as StepNo, target as StepNo), to)),
                 None => {
@@ -195,5 +203,20 @@ impl Step {
             }
             None => condition.to_owned(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn choices_of_a_fan_out_lead_nowhere_and_are_refused() {
+        for key in ["foreach: [1, 2]", "matrix: { os: [a] }"] {
+            let text = format!(
+                "steps:\n- {{ id: ask, {key}, gate: {{ ask: 'x {{{{ item_index }}}}', choices: [{{ a: {{ to: b }} }}, c] }} }}\n- {{ id: b, run: x }}\n"
+            );
+            let wrong = crate::parse("p.yaml", &text).expect_err("routes of a fan-out");
+            assert!(wrong.to_string().contains("leads to no step"), "{wrong}");
+            assert_eq!((wrong.len(), wrong.iter().next().and_then(|one| one.line)), (1, Some(2)), "{wrong}");
+        }
     }
 }

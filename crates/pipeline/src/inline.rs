@@ -33,12 +33,21 @@ pub struct Outer {
     pub(crate) item_index: bool,
     /// The names of `matrix`, if it is available.
     pub(crate) axes: Option<Vec<String>>,
+    /// Whether the run works in a worktree, which the steps inside share.
+    #[serde(default)]
+    pub(crate) worktree: bool,
 }
 
 impl Outer {
     /// Adds the names of the pipeline that is being decoded to those around it.
-    pub(crate) fn with(mut self, inputs: impl Iterator<Item = String>, steps: &[StepNames<'_>]) -> Outer {
+    pub(crate) fn with(
+        mut self,
+        inputs: impl Iterator<Item = String>,
+        steps: &[StepNames<'_>],
+        has_worktree: bool,
+    ) -> Outer {
         self.inputs.extend(inputs);
+        self.worktree |= has_worktree;
         for step in steps {
             let Some(id) = step.id else { continue };
             let outputs =
@@ -168,5 +177,41 @@ fn write(node: &Node, text: &mut String) {
             }
             text.push('}');
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the first step inside the first step, once as loaded and once as a run stores it.
+    fn inside(file: &str) -> crate::Step {
+        let loaded = crate::parse("p.yaml", file).unwrap_or_else(|wrong| panic!("{file}\n{wrong}"));
+        assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
+        let Kind::Pipeline { definition, .. } = &loaded.pipeline.steps[0].spec.kind else { panic!("{file}") };
+        let stored = serde_json::to_string(definition).unwrap();
+        let stored: Definition = serde_json::from_str(&stored).unwrap();
+        let inner = stored.parse().unwrap_or_else(|wrong| panic!("{stored:?}\n{wrong}"));
+        assert!(inner.warnings.is_empty(), "{}", inner.warnings);
+        inner.pipeline.steps.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn sandboxes_and_sources_of_secrets_reach_steps_inside_a_step() {
+        let spec = inside(
+            "sandbox: { network: loopback }\nsecrets: { DB: { run: pass show db } }\nsteps:\n- id: each\n  foreach: [1]\n  \
+             steps: [{ id: a, run: 'x {{ item }}', secrets: [DB] }]\n",
+        )
+        .spec;
+        assert_eq!(spec.sandbox.map(|sandbox| sandbox.network), Some(crate::SandboxNetwork::Loopback));
+        assert_eq!(spec.sources.keys().collect::<Vec<_>>(), ["DB"]);
+    }
+
+    #[test]
+    fn an_agent_inside_a_step_works_in_the_worktree_of_the_run() {
+        let steps = "steps:\n- id: each\n  steps:\n  - { id: deeper, steps: [{ id: a, agent: { use: claude, prompt: x } }] }\n";
+        inside(&format!("environment: {{ worktree: {{}} }}\n{steps}"));
+        let outside = crate::parse("p.yaml", steps).expect_err("an agent without a worktree");
+        assert!(outside.to_string().contains("outside a worktree"), "{outside}");
     }
 }

@@ -7,7 +7,6 @@ use crate::child;
 use crate::decode::{Common, duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
 use crate::documents;
-use crate::form::Support;
 use crate::gate;
 use crate::inline;
 use crate::language::{KINDS, STEP};
@@ -21,12 +20,12 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 const UNUSED_KEYS: &[(&str, &[&str])] = &[
     ("call",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache"]),
     ("task",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "timeout", "labels"]),
-    ("gate",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
-    ("wait",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat", "environment"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "repeat", "environment"]),
     ("land",     &["outputs", "check", "cache", "dir", "repeat"]),
     ("end",      &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
-    ("pipeline", &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once"]),
-    ("steps",    &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once", "environment"]),
+    ("steps",    &["shell", "dir", "env", "secrets", "sandbox", "outputs", "check", "cache", "queue", "labels", "at_most_once", "environment"]),
 ];
 
 /// Keys of `retry` that have no effect on a kind of step: only a command has an exit code, and a child run is retried
@@ -52,10 +51,7 @@ pub(crate) fn kind<'n>(
         // An unknown key, reported elsewhere, is probably a mistyped kind.
         let only_known = step.entries().iter().all(|(key, _)| STEP.key(&key.text).is_some());
         if only_known && matches!(step.yaml, Yaml::Map(_)) {
-            let ready = KINDS
-                .iter()
-                .filter(|kind| STEP.key(kind).is_some_and(|key| key.support == Support::Supported));
-            let expected = format!("one of {}", ready.copied().collect::<Vec<_>>().join(", "));
+            let expected = format!("one of {}", KINDS.join(", "));
             report.error(Problem::at(step.span, "this step has no action").expected(expected));
         }
         return None;
@@ -133,7 +129,11 @@ fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Repo
         let kind = if kind.text == "run" { "`run` without a shell" } else { &format!("`{}`", kind.text) };
         let article = if kind == "`end`" { "an" } else { "a" };
         let message = format!("`{}` has no effect on {article} {kind}", found.text);
-        report.error(Problem::at(found.span, message).help("remove it"));
+        report.error(Problem::at(found.span, message).help(match (found.text.as_str(), kind) {
+            ("environment", "`steps`") => "remove it, and add it to the commands and agents inside",
+            ("environment", "`pipeline`") => "remove it, and write `environment:` in the child pipeline",
+            _ => "remove it",
+        }));
     }
     if let Some(delay) = step.get("repeat").and_then(|repeat| repeat.get("delay"))
         && ["pipeline", "steps"].contains(&kind.text.as_str())
@@ -294,6 +294,24 @@ pub(crate) fn one_of<'n>(
                 report.error(Problem::at(node.span, message).expected(format!("one of {}", keys.join(", "))));
             }
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_without_effect_are_refused_with_a_remedy() {
+        for (step, message, help) in [
+            ("environment: own, steps: [{ id: b, run: x }]", "on a `steps`", "add it to the commands"),
+            ("environment: own, pipeline: child.yaml", "on a `pipeline`", "in the child pipeline"),
+            ("environment: own, gate: { ask: x }", "on a `gate`", "remove it"),
+            ("environment: own, wait: 1s", "on a `wait`", "remove it"),
+        ] {
+            let text = format!("steps:\n- {{ id: a, {step} }}\n");
+            let wrong = crate::parse_beside_child("p.yaml", &text).expect_err(step).to_string();
+            assert!(wrong.contains(&format!("`environment` has no effect {message}")), "{wrong}");
+            assert!(wrong.contains("p.yaml:2:12") && wrong.contains(help), "{wrong}");
         }
     }
 }

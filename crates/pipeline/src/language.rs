@@ -2,31 +2,29 @@
 
 mod agents;
 mod cache;
+mod flow;
 mod sandbox;
+mod services;
 mod triggers;
 
 use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
-use crate::form::{Key, Record, Rule, Support, Word};
+use crate::form::{Key, Record, Rule, Word};
 
 pub(crate) use agents::AGENT;
 pub(crate) use cache::CACHE;
+use flow::{END, ENDS, NEEDS, WHEN};
 pub(crate) use triggers::TRIGGER;
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
-    Key { name, form, support: Support::Supported, required: false, about }
+    Key { name, form, required: false, about }
 }
 
 const fn required(name: &'static str, form: Form, about: &'static str) -> Key {
-    Key { name, form, support: Support::Supported, required: true, about }
-}
-
-/// Declares a key that is reserved for a later version and refused in a file.
-const fn planned(name: &'static str, about: &'static str) -> Key {
-    Key { name, form: Any, support: Support::Planned, required: false, about }
+    Key { name, form, required: true, about }
 }
 
 const fn word(name: &'static str) -> Word {
-    Word { name, support: Support::Supported }
+    Word { name }
 }
 
 /// All tables.
@@ -46,12 +44,18 @@ pub(crate) static ALL: &[&Record] = &[
     &THEN,
     &CALL,
     &CONCURRENCY,
+    &ENVIRONMENT,
+    &WORKTREE,
+    &SETUP,
+    &LAND,
+    &PUSH,
     &INPUT,
     &TASK,
     &AGENT,
     &CACHE,
     &agents::AGENT_OUTPUT,
     &agents::ON_LIMIT,
+    &agents::PICK,
     &agents::SESSION,
     &agents::BUDGET,
     &GATE,
@@ -62,6 +66,9 @@ pub(crate) static ALL: &[&Record] = &[
     &OUTPUT,
     &sandbox::SANDBOX,
     &sandbox::SECRET,
+    &services::SERVICE,
+    &services::READY,
+    &services::RESTART,
     &TRIGGER,
     &triggers::SCHEDULE,
     &triggers::MISSED,
@@ -94,6 +101,8 @@ pub(crate) static PIPELINE: Record = Record {
         key("secrets",     Table(Rule::Variable, &Form::Record(&sandbox::SECRET)),
                                                                          "The sources of secrets, by name; a secret without source is a variable of the worker's environment."),
         key("sandbox",     Form::Record(&sandbox::SANDBOX),              "The bounds of every command and agent: files, network, memory, processors and processes; a step's own keys count more."),
+        key("services",    Table(Rule::Id, &Form::Record(&services::SERVICE)),
+                                                                         "Processes that run beside the steps, such as a database or a web server."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
         key("handlers",    Form::Record(&HANDLERS),                      "Steps that run at the end of a run, chosen by how it went."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
@@ -124,7 +133,7 @@ pub(crate) static STEP: Record = Record {
                                                                          "Ends the run here: steps that have not started are skipped."),
         key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0), Form::Record(&NEEDS)]),
                                                                          "The steps that must finish first; by default the previous step; `[]` for none; or some of several steps."),
-        key("when",         Either(&[Text(Rule::Filled), Form::Record(&WHEN)]),
+        key("when",         Either(&[Boolean, Text(Rule::Filled), Form::Record(&WHEN)]),
                                                                          "An expression; the step is skipped if it is false."),
         key("matrix",  Table(Rule::Identifier, &Either(&[Text(Rule::Filled), List(&Any, 1)])),
                                                                          "One step for each combination of these values, each axis a list or a template; `include` adds to them, `exclude` leaves some out."),
@@ -165,40 +174,6 @@ pub(crate) static HANDLERS: Record = Record {
         key("failure", List(&Form::Record(&STEP), 1), "Steps that run after a failure."),
         key("cancel",  List(&Form::Record(&STEP), 1), "Steps that run after a cancel."),
         key("finally", List(&Form::Record(&STEP), 1), "Steps that run in any case, after the others."),
-    ],
-};
-
-const ENDS: &[Word] = &[word("completed"), word("failed")];
-
-/// The end of a run.
-#[rustfmt::skip]
-pub(crate) static END: Record = Record {
-    what: "`end`",
-    keys: &[
-        required("status", Form::Word(ENDS),   "Whether the run has succeeded."),
-        key("message",     Text(Rule::Filled), "The reason, for people: an output of the step, or its failure."),
-    ],
-};
-
-/// Needs of which some are enough: `any`, or `at_least` with `of`.
-#[rustfmt::skip]
-pub(crate) static NEEDS: Record = Record {
-    what: "`needs`",
-    keys: &[
-        key("any",      List(&Text(Rule::Id), 1), "One of these steps must be done."),
-        key("at_least", Integer(1, 10_000),       "The number of steps that must be done."),
-        key("of",       List(&Text(Rule::Id), 1), "The steps that `at_least` counts."),
-    ],
-};
-
-/// A condition, and the consequence if it is false.
-#[rustfmt::skip]
-pub(crate) static WHEN: Record = Record {
-    what: "`when`",
-    keys: &[
-        required("if", Text(Rule::Filled), "The expression."),
-        key("else",    Form::Word(&[word("skip"), word("skip_rest")]),
-                                           "`skip` skips only this step, `skip_rest` also all steps that need it, directly or through others."),
     ],
 };
 
@@ -497,9 +472,8 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::*;
-
-    const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
+    const FILES: [&str; 2] =
+        [include_str!("../tests/data/every_key.yaml"), include_str!("../tests/data/every_other_key.yaml")];
 
     /// Returns everything that a run takes from a file, as text.
     fn outcome(file: &Value) -> Option<String> {
@@ -562,39 +536,29 @@ mod tests {
 
     #[test]
     fn p18_every_supported_key_has_an_effect() {
-        let mut report = crate::diagnostic::Report::new(crate::source::Source::new("f", EVERY_KEY));
-        let file = crate::yaml::read(&mut report).unwrap().json();
-        let whole = outcome(&file).unwrap();
-        for (key, less) in without_each_key(&file) {
-            assert_ne!(outcome(&less).as_ref(), Some(&whole), "{key} makes no difference");
+        for text in FILES {
+            let mut report = crate::diagnostic::Report::new(crate::source::Source::new("f", text));
+            let file = crate::yaml::read(&mut report).unwrap().json();
+            let whole = outcome(&file).unwrap();
+            let all = without_each_key(&file).into_iter();
+            let in_vain = all.filter(|(_, less)| outcome(less).as_ref() == Some(&whole)).map(|(key, _)| key);
+            assert_eq!(in_vain.collect::<Vec<_>>(), [""; 0], "these make no difference");
         }
     }
 
     #[test]
     fn p18_every_other_key_is_refused_with_its_place() {
-        let refused = |text: &str, place: (usize, usize), key: &str| {
+        for (text, place) in [
+            ("steps: [{id: a, run: x}]\nlater: 1\n", (2, 1)),
+            ("steps:\n  - id: a\n    run: x\n    later: 1\n", (4, 5)),
+            ("on:\n  - id: r\n    schedule: { every: 1h }\n    later: 1\nsteps: [{id: a, run: x}]\n", (4, 5)),
+        ] {
             let wrong = crate::parse("p.yaml", text).map(|_| ()).unwrap_err();
             let reported = wrong.iter().any(|d| {
                 (d.line, d.column) == (Some(place.0), Some(place.1))
-                    && d.message == format!("`{key}` is not supported yet")
+                    && d.message.contains("has no key `later`")
             });
             assert!(reported, "{wrong}");
-        };
-        let planned =
-            |record: &'static Record| record.keys.iter().filter(|key| key.support != Support::Supported);
-        for key in planned(&PIPELINE) {
-            refused(&format!("steps: [{{id: a, run: x}}]\n{}: {{}}\n", key.name), (2, 1), key.name);
         }
-        for key in planned(&STEP) {
-            refused(&format!("steps:\n  - id: a\n    run: x\n    {}: 1\n", key.name), (4, 5), key.name);
-        }
-        for key in planned(&TRIGGER) {
-            let rule = format!("on:\n  - id: r\n    schedule: {{ every: 1h }}\n    {}: 1\n", key.name);
-            refused(&format!("{rule}steps: [{{id: a, run: x}}]\n"), (4, 5), key.name);
-        }
-        // Their planned keys are refused by a test of their own.
-        let elsewhere = [&TRIGGER, &AGENT, &agents::BUDGET, &agents::ON_LIMIT].map(|record| record.what);
-        let others = ALL.iter().skip(2).filter(|record| !elsewhere.contains(&record.what));
-        assert_eq!(others.map(|record| planned(record).count()).sum::<usize>(), 0);
     }
 }

@@ -14,6 +14,7 @@ mod agent;
 mod board;
 mod branch;
 mod child;
+mod contest;
 mod decode;
 mod diagnostic;
 mod documents;
@@ -41,6 +42,7 @@ mod sandbox;
 mod schema;
 mod secret;
 mod selection;
+mod services;
 mod shell;
 mod source;
 mod spec;
@@ -50,6 +52,7 @@ mod warnings;
 mod workplace;
 mod yaml;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use agent::{AgentBudget, AgentPermissions, AgentSpec};
@@ -72,6 +75,7 @@ pub use sandbox::{SandboxNetwork, SandboxSpec};
 pub use schema::schema;
 pub use secret::SecretSource;
 pub use selection::Selection;
+pub use services::{LogPattern, Ready, ServiceSpec};
 pub use spec::{
     Cache, Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec,
     Wait,
@@ -132,6 +136,17 @@ pub fn parse(name_for_messages: &str, source: &str) -> Result<LoadedPipeline, Di
     read(Report::new(Source::new(name_for_messages, source)))
 }
 
+/// Parses the pipeline in a text that came with the texts of the child pipelines and prompt files that it needs, by their
+/// paths from its folder. Reads no file.
+pub fn parse_with_files(
+    name_for_messages: &str,
+    source: &str,
+    files: &BTreeMap<String, String>,
+) -> Result<LoadedPipeline, Diagnostics> {
+    let report = Report::new(Source::new(name_for_messages, source));
+    read(if files.is_empty() { report } else { report.with_children(ChildSource::sent(files)) })
+}
+
 fn read(mut report: Report) -> Result<LoadedPipeline, Diagnostics> {
     let source = report.source.clone();
     source.check_characters(&mut report);
@@ -186,7 +201,6 @@ pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
 /// Parses a pipeline that can refer to a file `child.yaml` and to the child pipelines of the examples.
 #[cfg(test)]
 pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipeline, Diagnostics> {
-    use std::collections::BTreeMap;
     use std::sync::OnceLock;
 
     static CHILDREN: OnceLock<BTreeMap<String, Definition>> = OnceLock::new();
@@ -198,6 +212,8 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipel
         });
         [
             ("child.yaml", include_str!("../tests/data/child.yaml")),
+            // As another pipeline of the same file.
+            ("#part", include_str!("../tests/data/child.yaml")),
             ("parts/build-rust.yaml", include_str!("../../../examples/parts/build-rust.yaml")),
             ("parts/build-web.yaml", include_str!("../../../examples/parts/build-web.yaml")),
             ("parts/component.yaml", include_str!("../../../examples/parts/component.yaml")),

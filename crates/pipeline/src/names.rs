@@ -208,8 +208,11 @@ impl Checker<'_> {
     /// Checks the text of a node, or all texts in it.
     fn texts(&mut self, node: &Node, used: &Use<'_>) {
         match &node.yaml {
-            Yaml::Scalar(Scalar { text, .. }) if used.role == TemplateRole::Condition => {
-                self.condition(text, node.span, used)
+            // A boolean needs no check, and other values have been reported.
+            Yaml::Scalar(_) if used.role == TemplateRole::Condition => {
+                if let Some(text) = node.text() {
+                    self.condition(text, node.span, used);
+                }
             }
             Yaml::Scalar(Scalar { text, .. }) => self.template(text, node.span, used),
             Yaml::List(items) => items.iter().for_each(|item| self.texts(item, used)),
@@ -230,8 +233,15 @@ impl Checker<'_> {
                 }
             }
             Err(why) => {
-                let problem = Problem::at(span, format!("not an expression: {why}"));
-                self.report.error(problem.expected("an expression such as inputs.mode == 'quick'"));
+                let problem = Problem::at(span, format!("not an expression: {why}"))
+                    .expected("an expression such as inputs.mode == 'quick'");
+                self.report.error(if text.contains("{{") {
+                    let plain = text.replace("{{", " ").replace("}}", " ");
+                    let plain = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+                    problem.help(format!("write it without braces: {}", quoted(&plain)))
+                } else {
+                    problem
+                });
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::json_schema::{JsonSchema, count_patterns};
 use crate::kinds::{command, one_of};
 use crate::names::{TemplateRole, Uses};
 use crate::spec::{Cache, Check, FanOut, FanOutItems, Format, Output, RepeatCondition};
+use crate::template;
 use crate::yaml::{Node, quoted};
 
 /// The most regular expressions in all schemas of a pipeline. Each takes a few milliseconds to compile.
@@ -20,7 +21,12 @@ const MAX_PATTERNS: usize = 500;
 /// Returns the node of the step's condition.
 pub(crate) fn condition(step: &Node) -> Option<&Node> {
     let when = step.get("when")?;
-    if when.text().is_some() { Some(when) } else { when.get("if") }
+    if when.entries().is_empty() { Some(when) } else { when.get("if") }
+}
+
+/// Returns the text of a condition, which may be written as a YAML boolean.
+pub(crate) fn expression(node: &Node) -> Option<String> {
+    node.text().map(str::to_owned).or_else(|| node.boolean().map(|holds| holds.to_string()))
 }
 
 /// Returns the number of needs that must be done, if not all of them must be.
@@ -50,7 +56,18 @@ pub(crate) fn quorum(step: &Node, report: &mut Report) -> Option<u32> {
 pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
     let when = condition(step)?;
     uses.add(when, TemplateRole::Condition);
-    when.text().map(str::to_owned)
+    expression(when)
+}
+
+/// Returns whether the steps that need this one are skipped with it. Reports a condition that only skips items.
+pub(crate) fn skip_rest(step: &Node, report: &mut Report) -> bool {
+    let Some(rest) = step.get("when").and_then(|when| when.get("else")) else { return false };
+    let is_fan_out = ["foreach", "matrix"].iter().any(|key| step.get(key).is_some());
+    if is_fan_out && condition(step).and_then(Node::text).is_some_and(template::reads_item) {
+        let problem = Problem::at(rest.span, "`skip_rest` has no effect here: the condition skips items");
+        report.error(problem.help("remove `else`, or use a condition without `item` and `matrix`"));
+    }
+    rest.text() == Some("skip_rest")
 }
 
 /// Decodes the rounds of a step: their bounds, and the condition that ends them.
@@ -385,6 +402,10 @@ mod tests {
             ("run: x\n  when: \"'false'\"", "4:9 not a condition: it is text"),
             ("run: x\n  when: inputs.x ==", "4:9 not an expression"),
             ("run: x\n  when: inputs.x == 1", "4:9 the pipeline has no input `x`"),
+            (
+                "foreach: [1]\n  when: {if: item == 1, else: skip_rest}\n  run: x {{ item }}",
+                "4:31 `skip_rest` has no effect here",
+            ),
             ("needs: {at_least: 2, of: [z]}\n  run: x", "3:21 `of` names only 1 steps"),
             ("needs: {any: [z], of: [z]}\n  run: x", "3:10 `needs` takes `any`, or `at_least` with `of`"),
             ("run: x\n  repeat: {until: 'true'}", "4:11 `repeat` needs the key `max`"),

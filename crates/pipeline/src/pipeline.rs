@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sprag_lifecycle::{
-    Concurrency, Condition, OnConflict, Plan, PlanAccount, PlanEnvironment, PlanOutputs, PlanStep, Policy,
-    Repeat, Spread, StepNo, WorkKind,
+    Concurrency, Condition, OnConflict, Plan, PlanAccount, PlanEnvironment, PlanFallback, PlanOutputs,
+    PlanStep, Policy, Repeat, Spread, StepNo, WorkKind,
 };
 
+use crate::agent::AgentSpec;
 use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::expression::Budget;
@@ -19,11 +20,14 @@ use crate::spec::{Kind, StepSpec};
 use crate::template;
 use crate::triggers::Trigger;
 use crate::workplace::Workplace;
+use crate::yaml::quoted;
 
 /// The most reads of other steps' results in one plan. A step that uses the whole of `steps` reads all steps before it.
 const MAX_READS: usize = 1_000_000;
 /// The most steps of one account at once, unless agents.toml says otherwise.
 const MAX_PARALLEL_AGENTS: u32 = 4;
+/// The most characters of a run's name.
+const LONGEST_RUN_NAME: usize = 128;
 
 /// A pipeline as its author wrote it.
 #[derive(Debug, Clone)]
@@ -52,7 +56,7 @@ pub struct Pipeline {
     pub triggers: Vec<Trigger>,
     /// All secrets that its steps and its child pipelines use.
     pub secrets: BTreeSet<String>,
-    /// All agents that its steps and its child pipelines use.
+    /// All agents that its steps and its child pipelines use, and their MCP servers as `mcp.NAME`.
     pub(crate) agents: BTreeSet<String>,
     pub(crate) source: Arc<Source>,
 }
@@ -109,13 +113,18 @@ impl Step {
         serde_json::to_string(&self.spec).map_or(0, |spec| spec.len()) + labels + self.needs.len() * 4
     }
 
-    /// Returns the name of the agent that does the step's work, if one does.
-    pub fn agent(&self) -> Option<&str> {
+    /// Returns the agent that does the step's work, if one does.
+    pub fn agent(&self) -> Option<&AgentSpec> {
         match &self.spec.kind {
-            Kind::Agent(agent) => Some(&agent.agent),
+            Kind::Agent(agent) => Some(agent),
             _ => None,
         }
     }
+}
+
+/// Returns an agent that takes over. Its account has its name until agents.toml names another one.
+fn fallback(agent: &str) -> PlanFallback {
+    PlanFallback { agent: agent.to_owned(), account: agent.to_owned(), max_parallel: MAX_PARALLEL_AGENTS }
 }
 
 /// A concurrency limit shared by several runs, before its group's name is rendered.
@@ -162,7 +171,7 @@ impl Pipeline {
         self.with_masks(&[])
     }
 
-    /// Returns the agents that the steps of this pipeline and of its children use.
+    /// Returns the agents that the steps of this pipeline and of its children use, and their MCP servers as `mcp.NAME`.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         self.agents.iter().map(String::as_str)
     }
@@ -256,6 +265,22 @@ impl Pipeline {
         if report.has_errors() { Err(report.finish()) } else { Ok(OwnLabels { name, labels }) }
     }
 
+    /// Reports a name that `run_name` gives a run and that no run can have.
+    pub fn check_run_name(&self, name: &str) -> Result<(), Diagnostics> {
+        let fits = !name.trim().is_empty()
+            && name.chars().count() <= LONGEST_RUN_NAME
+            && !name.chars().any(char::is_control);
+        let Some(template) = self.run_name.as_ref().filter(|_| !fits) else { return Ok(()) };
+        let mut report = Report::new(self.source.clone());
+        let message = format!("`run_name` gives this run the name {}", quoted(name));
+        report.error(
+            Problem::at(template.span, message)
+                .expected(format!("1 to {LONGEST_RUN_NAME} characters, without control characters"))
+                .help("change the input that it uses, or start the run with a name of its own"),
+        );
+        Err(report.finish())
+    }
+
     /// Returns the declared outputs as a plan has them.
     fn plan_outputs(&self, numbers: &HashMap<&str, StepNo>) -> Option<PlanOutputs> {
         let outputs = self.outputs.as_ref()?;
@@ -310,12 +335,7 @@ impl Pipeline {
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
         let has_condition = step.spec.when.is_some() || step.spec.repeat.is_some();
         let names = if spec.contains("steps") || has_condition { step.spec.names() } else { Vec::new() };
-        let of_item = |name: &String| {
-            ["item", "item_index", "matrix"].contains(&name.split('.').next().unwrap_or_default())
-        };
-        let when = step.spec.when.as_deref().map(|when| {
-            template::condition(when).map(template::names).unwrap_or_default().iter().any(of_item)
-        });
+        let when = step.spec.when.as_deref().map(template::reads_item);
         let mut planned = PlanStep::new(step.id.clone(), step.needs.clone());
         planned.policy = step.policy.clone();
         planned.queue = step.queue.clone();
@@ -342,13 +362,12 @@ impl Pipeline {
             open: false,
         });
         planned.own_environment = step.own_environment;
+        planned.service = step.spec.service.is_some();
         planned.account = step.agent().map(|agent| PlanAccount {
-            name: agent.to_owned(),
+            name: agent.agent.clone(),
             max_parallel: MAX_PARALLEL_AGENTS,
-            longest_wait_ms: match &step.spec.kind {
-                Kind::Agent(agent) => agent.limit_wait_ms,
-                _ => None,
-            },
+            longest_wait_ms: agent.limit_wait_ms,
+            fallbacks: agent.fallback.iter().map(|agent| fallback(agent)).collect(),
         });
         planned.quorum = step.quorum;
         planned.repeat = step.repeat;

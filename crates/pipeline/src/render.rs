@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::expression::Budget;
+use crate::services::{Ready, ServiceSpec};
 use crate::shell::{self, Dialect, Quoting};
 use crate::spec::{Cache, Check, Kind, Output, RepeatCondition, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
@@ -60,7 +61,8 @@ pub fn render_step_within(
         spec.outputs.iter().map(|(name, output)| Ok((name.clone(), renderer.output(name, output)?)));
     let outputs = outputs.collect::<Result<_, _>>()?;
     let cache = spec.cache.as_ref().map(|cache| renderer.cache(cache)).transpose()?;
-    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, cache, ..spec.clone() })
+    let service = spec.service.as_ref().map(|service| renderer.service(service)).transpose()?;
+    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, cache, service, ..spec.clone() })
 }
 
 /// Returns whether the step's `when` holds. `context` is that of [`render_step`].
@@ -116,6 +118,14 @@ impl Renderer<'_> {
         })
     }
 
+    fn service(&mut self, service: &ServiceSpec) -> Result<ServiceSpec, RenderError> {
+        let ready = match &service.ready {
+            Some(Ready::Run(kind)) => Some(Ready::Run(self.kind(kind)?)),
+            other => other.clone(),
+        };
+        Ok(ServiceSpec { ready, ..service.clone() })
+    }
+
     fn kind(&mut self, kind: &Kind) -> Result<Kind, RenderError> {
         Ok(match kind {
             Kind::Run { command, shell } => {
@@ -142,6 +152,8 @@ impl Renderer<'_> {
                 filled.system = agent.system.as_ref().map(|system| text(system, "`system`")).transpose()?;
                 filled.model =
                     agent.model.as_ref().map(|model| self.text(model, || "`model`".into())).transpose()?;
+                filled.board =
+                    agent.board.as_ref().map(|board| self.text(board, || "`board`".into())).transpose()?;
                 Kind::Agent(filled)
             }
             Kind::Task { prompt, with } => {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::duration;
-use crate::form::{Form, Record, Rule, Support, supported};
+use crate::form::{Form, Record, Rule, names_of};
 use crate::language::{KINDS, PIPELINE, STEP};
 
 /// Returns the schema, in JSON Schema 2020-12.
@@ -38,9 +38,14 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("`agent`",       "on_limit",     "\"wait\""),
     ("`agent`",       "answer_within", "\"1d\""),
     ("`agent`",       "park_after",   "\"10m\""),
+    ("`agent`",       "pick",         "\"ask\""),
+    ("`budget`",      "on_over",      "\"fail\""),
     ("`check`",       "not_empty",    "false"),
     ("`concurrency`", "limit",        "1"),
     ("`concurrency`", "on_conflict",  "\"queue\""),
+    ("a service",     "on_fail",      "\"fail\""),
+    ("a service",     "restart",      "0"),
+    ("`ready`",       "timeout",      "\"1m\""),
     ("`sandbox`",     "write",        "[\"worktree\"]"),
     ("`sandbox`",     "network",      "\"none\""),
     ("`sandbox`",     "required",     "true"),
@@ -58,6 +63,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a pipeline",    "outputs",     r#"[{ "version": "{{ steps.build.outputs.version }}" }]"#),
     ("a pipeline",    "env",         r#"[{ "RUST_LOG": "info" }]"#),
     ("a pipeline",    "defaults",    r#"[{ "timeout": "30m", "retry": { "attempts": 2, "delay": "5s" } }]"#),
+    ("a pipeline",    "services",    r#"[{ "web": { "run": "./serve --port $SPRAG_PORT_WEB", "ports": ["web"], "ready": { "port": "web" } } }]"#),
     ("a pipeline",    "concurrency", r#"[{ "group": "deploy", "limit": 1 }]"#),
     ("a pipeline",    "steps",       r#"[[{ "id": "build", "run": "make" }, { "id": "test", "run": "make test" }]]"#),
     ("a step",        "run",         r#"["make test", ["ls", "-l", "a file with spaces"]]"#),
@@ -92,14 +98,12 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
 /// Returns the schema of a step, which has exactly one kind.
 fn step() -> Value {
     let mut schema = record(&STEP);
-    let ready =
-        KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| key.support == Support::Supported));
-    schema["oneOf"] = ready.map(|kind| json!({ "required": [kind] })).collect();
+    schema["oneOf"] = KINDS.iter().map(|kind| json!({ "required": [kind] })).collect();
     schema
 }
 
 fn record(record: &'static Record) -> Value {
-    let accepted = || record.keys.iter().filter(|key| key.support == Support::Supported);
+    let accepted = || record.keys.iter();
     let written = |table: &[(&str, &str, &str)], key: &str| {
         let found = table.iter().find(|(what, name, _)| (*what, *name) == (record.what, key));
         found.map(|(_, _, json)| serde_json::from_str::<Value>(json).expect("the tables hold JSON"))
@@ -139,7 +143,7 @@ fn form(of: &'static Form) -> Value {
         Form::Positive(max) => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": max }),
         Form::Boolean => json!({ "type": "boolean" }),
         Form::Word(words) => {
-            json!({ "type": "string", "enum": supported(words).collect::<Vec<_>>() })
+            json!({ "type": "string", "enum": names_of(words).collect::<Vec<_>>() })
         }
         Form::Scalar => json!({ "type": ["string", "number", "boolean"] }),
         Form::List(of, min) => json!({ "type": "array", "items": form(of), "minItems": min }),
@@ -165,12 +169,16 @@ fn text(rule: Rule) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::diagnostic::Report;
     use crate::source::Source;
 
     /// A file that uses every key, in addition to the examples.
     const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
+    /// A file with the keys that exclude one in that file.
+    const EVERY_OTHER_KEY: &str = include_str!("../tests/data/every_other_key.yaml");
     /// A file that uses every kind of step in each of its forms.
     const WHOLE: &str = include_str!("../tests/data/whole_language.yaml");
 
@@ -179,6 +187,7 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut files = vec![
             ("every_key.yaml".to_owned(), EVERY_KEY.to_owned()),
+            ("every_other_key.yaml".to_owned(), EVERY_OTHER_KEY.to_owned()),
             ("whole.yaml".to_owned(), WHOLE.to_owned()),
         ];
         for entry in std::fs::read_dir(root.join("examples")).unwrap() {
@@ -364,11 +373,36 @@ mod tests {
 
     #[test]
     fn every_key_that_is_ready_is_in_the_file_of_every_key() {
+        let mut written = BTreeSet::new();
+        for file in [EVERY_KEY, EVERY_OTHER_KEY] {
+            add_keys(&Form::Record(&PIPELINE), &json(file), &mut written);
+        }
         for record in crate::language::ALL {
-            for key in record.keys.iter().filter(|key| key.support == Support::Supported) {
-                let written = EVERY_KEY.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-                assert!(written.into_iter().any(|word| word == key.name), "{} of {}", key.name, record.what);
+            for key in record.keys {
+                assert!(written.contains(&(record.what, key.name)), "{} of {}", key.name, record.what);
             }
+        }
+    }
+
+    /// Adds the keys of all records in a value of this form.
+    fn add_keys(form: &Form, value: &Value, found: &mut BTreeSet<(&'static str, &'static str)>) {
+        match (form, value) {
+            (Form::Record(record), Value::Object(entries)) => {
+                for (key, value) in
+                    entries.iter().filter_map(|(name, value)| Some((record.key(name)?, value)))
+                {
+                    found.insert((record.what, key.name));
+                    add_keys(&key.form, value, found);
+                }
+            }
+            (Form::Table(_, of), Value::Object(entries)) => {
+                entries.values().for_each(|value| add_keys(of, value, found));
+            }
+            (Form::List(of, _), Value::Array(items)) => {
+                items.iter().for_each(|item| add_keys(of, item, found));
+            }
+            (Form::Either(forms), _) => forms.iter().for_each(|form| add_keys(form, value, found)),
+            _ => {}
         }
     }
 

@@ -69,20 +69,26 @@ pub(crate) fn sources(node: Option<&Node>, report: &mut Report) -> BTreeMap<Stri
     found
 }
 
-/// Warns of sources that no step uses.
+/// Warns of sources that no step uses. Steps inside a step share the sources of the file, which are checked with it.
 pub(crate) fn check_unused(root: &Node, report: &mut Report) {
-    let steps = root.get("steps").map(Node::items).unwrap_or_default();
-    let named: Vec<&str> = steps
-        .iter()
-        .filter_map(|step| step.get("secrets"))
-        .flat_map(Node::items)
-        .filter_map(Node::text)
-        .collect();
+    if report.outer.is_some() {
+        return;
+    }
+    let mut named = Vec::new();
+    add_named(root, &mut named);
     for (name, _) in root.get("secrets").map(Node::entries).unwrap_or_default() {
         if !named.contains(&name.text.as_str()) {
             let problem = Problem::at(name.span, format!("no step uses the secret {}", quoted(&name.text)));
             report.warn(problem.help(format!("add `secrets: [{}]` to the step that needs it", name.text)));
         }
+    }
+}
+
+/// Adds the secrets that the steps of a pipeline, or of a step, name.
+fn add_named<'n>(parent: &'n Node, named: &mut Vec<&'n str>) {
+    for step in parent.get("steps").map(Node::items).unwrap_or_default() {
+        named.extend(step.get("secrets").map(Node::items).unwrap_or_default().iter().filter_map(Node::text));
+        add_named(step, named);
     }
 }
 

@@ -54,12 +54,24 @@ impl Pipeline {
             return Err(report.finish());
         }
         let after = self.with_dependents(from);
+        let selected: Vec<bool> = (0..self.steps.len())
+            .map(|no| {
+                // The selected steps may need the services.
+                let named = self.steps[no].spec.service.is_some()
+                    || ((selection.only.is_empty() || only.contains(&no))
+                        && (selection.from.is_none() || after.contains(&no)));
+                named && !skip.contains(&no)
+            })
+            .collect();
+        if !self.steps.iter().zip(&selected).any(|(step, wanted)| *wanted && step.spec.service.is_none()) {
+            let problem = Problem::nowhere("no step is selected: the selection leaves out all of them");
+            report.error(problem.help("a step runs if `only` and `from` select it and `skip` does not"));
+        }
         for (no, step) in self.steps.iter_mut().enumerate() {
-            let wanted = (selection.only.is_empty() || only.contains(&no))
-                && (selection.from.is_none() || after.contains(&no))
-                && !skip.contains(&no);
+            let wanted = selected[no];
             // A step that is not selected is never done, so it cannot be counted.
-            step.quorum = None;
+            let countable = step.needs.iter().filter(|need| selected[**need as usize]).count() as u32;
+            step.quorum = step.quorum.map(|quorum| quorum.min(countable)).filter(|quorum| *quorum > 0);
             if let (false, Kind::Gate { answerers, .. }) = (wanted, &step.spec.kind)
                 && !answerers.is_everyone()
             {
@@ -108,7 +120,25 @@ mod tests {
         assert_eq!(runs(Selection { from: Some("b".into()), ..Selection::default() }), Ok("b c".into()));
         let both = Selection { from: Some("a".into()), skip: list(&["c"]), ..Selection::default() };
         assert_eq!(runs(both), Ok("a b d".into()));
+        let nothing = Selection { only: list(&["a"]), from: Some("b".into()), ..Selection::default() };
+        assert!(runs(nothing).unwrap_err().contains("no step is selected"));
         let wrong = runs(Selection { skip: list(&["bb"]), ..Selection::default() }).unwrap_err();
         assert!(wrong.contains("the pipeline has no step `bb`"), "{wrong}");
+    }
+
+    #[test]
+    fn only_selected_needs_are_counted() {
+        let source = "steps:\n- {id: a, needs: [], run: x}\n- {id: b, needs: [], run: x}\n- {id: c, needs: [], run: x}\n\
+                      - {id: two, needs: {at_least: 2, of: [a, b, c]}, run: x}\n- {id: any, needs: {any: [a, b]}, run: x}\n";
+        let quorums = |skip: &[&str]| {
+            let skip = skip.iter().map(|id| (*id).to_owned()).collect();
+            let selection = Selection { skip, ..Selection::default() };
+            let pipeline = crate::parse("p.yaml", source).unwrap().pipeline.select(&selection).unwrap();
+            [pipeline.steps[3].quorum, pipeline.steps[4].quorum]
+        };
+        assert_eq!(quorums(&["two"]), [Some(2), Some(1)]);
+        assert_eq!(quorums(&["c"]), [Some(2), Some(1)]);
+        assert_eq!(quorums(&["a", "c"]), [Some(1), Some(1)]);
+        assert_eq!(quorums(&["a", "b"]), [Some(1), None]);
     }
 }

@@ -11,6 +11,7 @@ use crate::child::Definition;
 use crate::inputs::Input;
 use crate::sandbox::SandboxSpec;
 use crate::secret::SecretSource;
+use crate::services::ServiceSpec;
 use crate::template::{self, Piece};
 
 /// The work of a step. Texts may contain templates until [`crate::render_step`] has rendered them.
@@ -82,6 +83,9 @@ pub struct StepSpec {
     /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
+    /// The part that makes it a service, which runs beside the other steps; absent for other steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceSpec>,
 }
 
 /// Files that a step keeps between runs.
@@ -385,6 +389,7 @@ impl StepSpec {
             cache: None,
             sandbox: None,
             retry_here: false,
+            service: None,
         }
     }
 

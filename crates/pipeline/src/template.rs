@@ -151,6 +151,14 @@ pub(crate) fn condition(text: &str) -> Result<&str, String> {
     Expression::read(inside).map(|_| inside)
 }
 
+/// Returns whether a condition reads the item of a fan-out.
+pub(crate) fn reads_item(text: &str) -> bool {
+    let of_item = |name: &String| {
+        ["item", "item_index", "matrix"].contains(&name.split('.').next().unwrap_or_default())
+    };
+    condition(text).map(names).unwrap_or_default().iter().any(of_item)
+}
+
 /// Returns whether a condition holds.
 pub(crate) fn holds(text: &str, context: &Value, budget: &Budget) -> Result<bool, String> {
     Expression::read(condition(text)?)?.holds(context, budget)

@@ -65,9 +65,9 @@ fn loose_ends(vertices: &[Vertex], graph: &Graph, steps: &[Node], report: &mut R
 
 fn constant_condition(step: &Node, report: &mut Report) {
     let Some(when) = parts::condition(step) else { return };
-    let Some(text) = when.text() else { return };
-    let named = template::condition(text).map(template::names);
-    if let (Ok([]), Ok(holds)) = (named.as_deref(), template::holds(text, &json!({}), &Budget::default())) {
+    let Some(text) = parts::expression(when) else { return };
+    let named = template::condition(&text).map(template::names);
+    if let (Ok([]), Ok(holds)) = (named.as_deref(), template::holds(&text, &json!({}), &Budget::default())) {
         let message = format!("this condition is always {holds}");
         let help = if holds { "remove `when`" } else { "the step never runs: remove it, or its `when`" };
         report.warn(Problem::at(when.span, message).help(help));
@@ -77,7 +77,7 @@ fn constant_condition(step: &Node, report: &mut Report) {
     let running = json!({ "run": { "status": "running" } });
     if !always
         && named.is_ok_and(|names| names == ["run.status"])
-        && template::holds(text, &running, &Budget::default()) == Ok(false)
+        && template::holds(&text, &running, &Budget::default()) == Ok(false)
     {
         let message =
             "without `always` this step only runs while nothing has failed: its condition never holds";

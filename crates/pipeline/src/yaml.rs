@@ -9,7 +9,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::Value;
 
 use crate::diagnostic::{Problem, Report};
-use crate::source::Span;
+use crate::source::{Source, Span};
 
 /// Deeper than any key of the language, with room for the JSON arguments of a handler.
 const MAX_DEPTH: usize = 32;
@@ -19,6 +19,11 @@ const MAX_NODES: usize = 400_000;
 const MAX_TEXT_BYTES: usize = 4 << 20;
 
 const QUOTE_TEMPLATES: &str = "a text that starts with `{{` needs quotes: \"{{ inputs.x }}\"";
+
+const QUOTE_BRACKETS: &str =
+    "inside `{ … }` and `[ … ]`, put a text with `{` or `[` in quotes: { run: \"echo {{ run.id }}\" }";
+/// The lines before an error in which the text that causes it is searched.
+const LINES_BEFORE: usize = 5;
 
 /// A value with its position.
 #[derive(Debug, Clone)]
@@ -174,10 +179,14 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
                 let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
                 let line = source.line(source.position(at).line);
                 let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
-                builder.report.error(match (bare, has_tab) {
-                    (true, _) => problem.help(QUOTE_TEMPLATES),
-                    (false, true) => problem.help("indent with spaces: YAML allows no tabs there"),
-                    (false, false) => problem,
+                builder.report.error(if bare {
+                    problem.help(QUOTE_TEMPLATES)
+                } else if has_tab {
+                    problem.help("indent with spaces: YAML allows no tabs there")
+                } else if has_bare_brackets(&source, at) {
+                    problem.help(QUOTE_BRACKETS)
+                } else {
+                    problem
                 });
                 return None;
             }
@@ -195,6 +204,40 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
         }
     }
     builder.root
+}
+
+/// Returns whether the lines up to an error have a text without quotes inside a flow map or list that contains a bracket.
+fn has_bare_brackets(source: &Source, error: usize) -> bool {
+    let last = source.position(error).line;
+    // Some errors are found at the start of the next line.
+    (last.saturating_sub(LINES_BEFORE).max(1)..=last).any(|first| {
+        let (mut depth, mut quote) = (0_usize, None);
+        (first..=last).any(|line| bare_bracket_in(source.line(line), &mut depth, &mut quote))
+    })
+}
+
+/// Reads one line of flow collections that are open `depth` times, perhaps inside quotes.
+fn bare_bracket_in(line: &str, depth: &mut usize, quote: &mut Option<char>) -> bool {
+    let mut in_text = false;
+    let mut before = ' ';
+    let mut chars = line.trim_start().trim_start_matches("- ").chars().peekable();
+    while let Some(c) = chars.next() {
+        let ends_key = c == ':' && chars.peek().is_none_or(|next| next.is_whitespace());
+        match c {
+            _ if *quote == Some(c) => *quote = None,
+            _ if quote.is_some() => {}
+            '\'' | '"' if !in_text => (*quote, in_text) = (Some(c), true),
+            '#' if before.is_whitespace() => return false,
+            '{' | '[' if in_text && *depth > 0 => return true,
+            '{' | '[' if !in_text => *depth += 1,
+            '}' | ']' if *depth > 0 => (*depth, in_text) = (*depth - 1, false),
+            ',' if *depth > 0 => in_text = false,
+            ':' if ends_key => in_text = false,
+            _ => in_text |= !c.is_whitespace(),
+        }
+        before = c;
+    }
+    false
 }
 
 struct Builder<'r> {
@@ -389,7 +432,6 @@ pub(crate) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Source;
 
     fn check(text: &str) -> Result<Value, String> {
         let mut report = Report::new(Source::new("f", text));
@@ -408,6 +450,26 @@ mod tests {
         let json =
             r#"[1,-2,16,7,1.5,1000.0,true,"yes","no","on",null,"1",0.5,"1_000","1.2.3",3,"a\nb",1e20]"#;
         assert_eq!(check(text), Ok(serde_json::from_str(json).unwrap()));
+    }
+
+    #[test]
+    fn brackets_in_a_text_inside_a_flow_map_ask_for_quotes() {
+        let help = |text: &str| {
+            let mut report = Report::new(Source::new("f", text));
+            read(&mut report);
+            report.finish().iter().next().and_then(|first| first.help.clone()).unwrap_or_default()
+        };
+        for text in [
+            "- { id: a, run: echo {{ run.id }} }",
+            "steps:\n- { id: b, when: steps[\"a-b\"].status == 'x', run: x }\n- { id: c, run: x }\n",
+            "- {id: a,\n   run: echo {{ run.id }} }",
+            "- { id: a, run: [echo, a{{ run.id }}] }",
+        ] {
+            assert_eq!(help(text), QUOTE_BRACKETS, "{text}");
+        }
+        for text in ["a: [1, 2", "a: { b: 'c {{ d }}'", "a: b: {{ c }}", "a: &x [*y]"] {
+            assert_ne!(help(text), QUOTE_BRACKETS, "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::fs::{Mode, OFlags, open};
+
 use crate::{clock, identity, limits, sys, table::Stat};
 
 /// The prefix of the names of our cgroups.
@@ -64,7 +66,13 @@ impl Cgroup {
         &self.path
     }
 
-    /// Opens the file to which a process writes `0` to enter.
+    /// Opens the folder, in which [`crate::sys::fork_into`] starts a process.
+    pub(crate) fn folder(&self) -> io::Result<OwnedFd> {
+        Ok(open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Opens the file to which a process writes `0` to enter. The kernel then waits until no processor forks, which takes
+    /// ten milliseconds and more.
     pub(crate) fn procs_file(&self) -> io::Result<OwnedFd> {
         Ok(OpenOptions::new().write(true).open(self.file("cgroup.procs"))?.into())
     }

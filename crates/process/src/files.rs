@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +23,18 @@ const SAFE_OPEN: OFlags =
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(SAFE_OPEN.bits() as i32).open(path);
     regular(file.map_err(explain_link)?)
+}
+
+/// Returns a short path of a socket, because one has at most 107 bytes. It is valid in this process while the descriptor
+/// of its folder is open.
+pub fn short_socket_path(socket: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path of the socket has no folder"));
+    };
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
+    let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    Ok((folder, short))
 }
 
 /// Opens a regular file below a folder for reading. The kernel refuses to leave the folder and to follow any

@@ -81,7 +81,7 @@ pub use environment::{
 pub use error::{Error, RefusalKind};
 pub use files::{
     copy_private, make_private_folder, normalized, open_below, open_regular, private_options, read_regular,
-    regular, replace_private, write_private,
+    regular, replace_private, short_socket_path, write_private,
 };
 pub use guard::{OnParentExit, guard, terminate};
 pub use identity::{

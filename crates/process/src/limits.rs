@@ -199,10 +199,11 @@ impl LimitGroup {
         missing.extend(done.err());
     }
 
-    /// Opens the files to which a process writes `0` to enter.
+    /// Opens the files to which a process writes `0` to enter the cgroups of version 1.
     pub(crate) fn procs_files(&self) -> io::Result<Vec<OwnedFd>> {
         let open = |folder: &PathBuf| OpenOptions::new().write(true).open(folder.join("cgroup.procs"));
-        self.folders.iter().map(|folder| open(folder).map(Into::into)).collect()
+        let separate = self.folders.iter().filter(|folder| self.unified.as_ref() != Some(folder));
+        separate.map(|folder| open(folder).map(Into::into)).collect()
     }
 
     /// Returns the cgroup of version 2 that contains the tree, if there is one.

@@ -73,6 +73,13 @@ pub enum Mount {
         /// The path in the sandbox.
         to: PathBuf,
     },
+    /// A path of the machine that can only be read, at another path of the sandbox.
+    ReadOnlyAt {
+        /// The path of the machine.
+        from: PathBuf,
+        /// The path in the sandbox.
+        to: PathBuf,
+    },
     /// An empty folder in memory, which ends with the sandbox.
     Empty(PathBuf),
     /// A file that cannot be opened.
@@ -197,6 +204,9 @@ fn arguments(sandbox: &Sandbox, dir: Option<&Path>, filter: Option<i32>, lock: O
             Mount::Writable(path) => add(&["--bind", &path.to_string_lossy(), &path.to_string_lossy()]),
             Mount::WritableAt { from, to } => {
                 add(&["--bind", &from.to_string_lossy(), &to.to_string_lossy()])
+            }
+            Mount::ReadOnlyAt { from, to } => {
+                add(&["--ro-bind", &from.to_string_lossy(), &to.to_string_lossy()])
             }
             Mount::Empty(path) => add(&["--tmpfs", &path.to_string_lossy()]),
             // A device on such a mount cannot be opened.

@@ -5,7 +5,7 @@ use std::{
     io,
     mem::zeroed,
     os::{
-        fd::{FromRawFd, OwnedFd},
+        fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
 };
@@ -81,6 +81,35 @@ pub(crate) fn reset_signals() -> io::Result<()> {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// Forks into a cgroup of version 2, given by its folder. Returns the child's id, and `None` in the child.
+///
+/// # Safety
+///
+/// No other thread may run: the child has copies of its locks, and this call bypasses the C library, which would release
+/// them.
+pub(crate) unsafe fn fork_into(cgroup: &OwnedFd) -> io::Result<Option<i32>> {
+    /// Starts the child in the cgroup of `clone_args.cgroup`; since Linux 5.7.
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    // SAFETY: all zeroes are valid arguments, and mean no flags, stacks or pointers.
+    let mut arguments: libc::clone_args = unsafe { zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = cgroup.as_raw_fd() as u64;
+    // SAFETY: the kernel only reads the arguments. Without a flag for shared memory the child has a copy of everything,
+    // and the caller guarantees that this is the only thread.
+    match unsafe { libc::syscall(libc::SYS_clone3, &arguments, size_of::<libc::clone_args>()) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(Some(pid as i32)),
+    }
+}
+
+/// Ends this process at once, without running destructors or handlers.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: the call does not return and touches no memory.
+    unsafe { libc::_exit(code) }
 }
 
 /// Returns the resources that all reaped children and their descendants used.

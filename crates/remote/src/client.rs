@@ -248,12 +248,31 @@ impl Client {
         }
     }
 
+    /// Sends a JSON message and returns the bytes of the answer, both within `limit`.
+    pub(crate) async fn read(
+        &self,
+        path: &str,
+        told: &impl Serialize,
+        limit: Duration,
+    ) -> Result<Bytes, Error> {
+        let body = serde_json::to_vec(told).map_err(|error| Error::Local(error.to_string()))?;
+        match tokio::time::timeout(limit, self.exchange_bytes(path, "application/json", body.into())).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.away(format!("no answer within {} s", limit.as_secs_f32()), None)),
+        }
+    }
+
     async fn exchange<R: DeserializeOwned>(
         &self,
         path: &str,
         kind: &'static str,
         body: Bytes,
     ) -> Result<R, Error> {
+        let body = self.exchange_bytes(path, kind, body).await?;
+        serde_json::from_slice(&body).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    async fn exchange_bytes(&self, path: &str, kind: &'static str, body: Bytes) -> Result<Bytes, Error> {
         let mut request = Request::post(format!("{}{path}", self.0.address))
             .header(CONTENT_TYPE, kind)
             .header(wire::WORKER, self.0.key.clone());
@@ -268,7 +287,7 @@ impl Client {
         let body =
             body.map_err(|error| self.away(format!("the answer broke off: {error}"), None))?.to_bytes();
         match status {
-            StatusCode::OK => serde_json::from_slice(&body).map_err(|error| self.strange(&error.to_string())),
+            StatusCode::OK => Ok(body),
             status => Err(self.problem(status, after.map(Duration::from_secs), &body)),
         }
     }

@@ -8,7 +8,7 @@ use sprag_app::text::size;
 use sprag_process::boot_ms;
 use sprag_store::Id;
 use sprag_tls::Connector;
-use sprag_worker::{Commands, Config, Environments, Files, Handlers, Worker, pause};
+use sprag_worker::{Commands, Config, Environments, Files, Handlers, StepTools, Worker, pause};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -54,6 +54,8 @@ pub struct Options {
     /// The number of bytes in logs of ended steps that may wait to be sent; with more, the worker takes no further
     /// steps.
     pub most_unsent: u64,
+    /// The tools for agents of steps with `mcp: [sprag]`; none if this program has none.
+    pub step_tools: Option<Arc<dyn StepTools>>,
 }
 
 /// A running worker.
@@ -95,6 +97,7 @@ impl Elsewhere {
             data,
             supervisor,
             most_unsent,
+            step_tools,
         } = options;
         sprag_process::make_private_folder(&data)
             .map_err(|error| Error::Local(format!("cannot make {}: {error}", data.display())))?;
@@ -103,6 +106,7 @@ impl Elsewhere {
         let environments = Environments::new(Arc::new(Asked(client.clone())), &data, id);
         let commands = Commands::new(files.clone(), supervisor.clone(), GRACE)
             .with_fake_agent(Some(supervisor))
+            .with_step_tools(step_tools)
             .in_environments(environments);
         let inner = Handlers::default().with_commands(commands);
         let backlog = Backlog::new(&data, most_unsent);

@@ -15,6 +15,7 @@ mod backoff;
 mod client;
 mod elsewhere;
 mod error;
+mod files;
 mod logs;
 mod records;
 mod stream;

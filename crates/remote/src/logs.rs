@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::Error;
+use crate::files::FileTransfer;
 use crate::tidy;
 use crate::unsent::{self, Backlog, Note};
 
@@ -33,10 +34,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// continues.
 const REST_WITHIN: Duration = Duration::from_secs(10);
 /// The largest and the smallest piece of a log in one request.
-const LARGEST_PIECE: usize = MOST_CHUNK_BYTES / 2;
+pub(crate) const LARGEST_PIECE: usize = MOST_CHUNK_BYTES / 2;
 const SMALLEST_PIECE: usize = 8 << 10;
 /// The time limit for sending one piece.
-const PIECE_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const PIECE_WITHIN: Duration = Duration::from_secs(20);
 /// The longest time between two checks of the backlog when it does not change.
 const LOOK_ANYWAY: Duration = Duration::from_secs(30);
 
@@ -66,7 +67,14 @@ impl<R: Runner> Runner for Streaming<R> {
             let (done, over) = watch::channel(false);
             let mut sending = tokio::spawn(sender.send_all(logs, over));
             let mut lost = control.clone();
-            let ended = self.inner.run(assignment, control).await;
+            let transfer = FileTransfer { client: &self.client, files: &self.files, lease };
+            let ended = match transfer.fetch(assignment, &mut lost).await {
+                Ok(assignment) => {
+                    let ended = self.inner.run(&assignment, control).await;
+                    transfer.send(&assignment.name, ended, &mut lost).await
+                }
+                Err(ended) => ended,
+            };
             let _ = done.send(true);
             let whole = if ended == Ended::Lost {
                 false
@@ -308,7 +316,7 @@ impl Sender {
 }
 
 /// Encodes a text as a value in a query.
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -316,7 +324,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// Reads a piece of a file from an offset on; empty if there is no more.
-fn piece(path: &Path, from: u64, most: usize) -> std::io::Result<Bytes> {
+pub(crate) fn piece(path: &Path, from: u64, most: usize) -> std::io::Result<Bytes> {
     let mut file = match sprag_process::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Bytes::new()),

@@ -165,6 +165,15 @@ impl Records for Asked {
         })
     }
 
+    fn step_token(&self, lease: Lease) -> RecordsFuture<'_, String> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::StepToken {}).await? {
+                Told::StepToken(token) => Ok(token),
+                told => strange(told),
+            }
+        })
+    }
+
     /// Only waits: the server itself detects dead workers.
     fn wait(&self, _: RunId, _: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
         Box::pin(async move {

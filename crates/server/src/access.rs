@@ -10,7 +10,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use sprag_app::tokens::{Grant, LOCAL_TOKEN, Scope, token_hash};
-use sprag_app::{Author, Id, Reach, TokenRow};
+use sprag_app::{Author, Id, Reach, STEP_TOKEN_PREFIX, TokenRow};
 
 use crate::problem::Problem;
 use crate::session::{Sessions, cookie_in};
@@ -39,6 +39,8 @@ pub struct Caller {
     pub(crate) reach: Reach,
     /// Whether the caller showed a session's cookie, which browsers send by themselves, instead of the token.
     pub(crate) by_cookie: bool,
+    /// The token of a step, if the caller is the agent of one. It has no scope, and reaches the tools of its step alone.
+    pub(crate) step: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -52,6 +54,7 @@ impl Caller {
             scopes: Scope::ALL.to_vec(),
             reach: Reach::default(),
             by_cookie: false,
+            step: None,
         }
     }
 
@@ -69,7 +72,11 @@ impl Caller {
 
     /// Returns the caller as the author of what its request writes.
     pub(crate) fn author(&self) -> Author {
-        if self.token.is_some() { Author::token(&self.name) } else { Author::anyone() }
+        match (&self.step, self.token) {
+            (Some(_), _) => Author::agent(self.name.trim_end()),
+            (None, Some(_)) => Author::token(&self.name),
+            (None, None) => Author::anyone(),
+        }
     }
 
     /// Whether the caller has a scope that covers `wanted`.
@@ -103,6 +110,7 @@ impl Access {
                 scopes: Scope::ALL.to_vec(),
                 reach: Reach::default(),
                 by_cookie: false,
+                step: None,
             }
         });
         Access { required, local: shown, known: Mutex::default(), sessions: Sessions::new(local) }
@@ -136,6 +144,9 @@ impl Access {
 
     /// Returns the caller with a token; a problem if the token is not valid.
     pub(crate) async fn by_token(&self, app: &ServerState, token: &str) -> Result<Caller, Problem> {
+        if token.starts_with(STEP_TOKEN_PREFIX) {
+            return by_step_token(app, token).await;
+        }
         self.by_hash(app, token_hash(token)).await
     }
 
@@ -143,6 +154,12 @@ impl Access {
     pub(crate) fn by_code(&self, app: &ServerState, code: &str) -> Result<Caller, Problem> {
         let local = self.local.clone().filter(|_| self.sessions.use_code(code, app.core().now().steady_ms));
         local.ok_or_else(|| unauthorized("the code was used before, or is too old"))
+    }
+
+    /// Whether the token with this hash is not valid any more. A store that does not answer revokes no token.
+    pub(crate) async fn is_revoked(&self, app: &ServerState, hash: &str) -> bool {
+        let found = self.by_hash(app, hash.to_owned()).await;
+        found.is_err_and(|problem| problem.status == StatusCode::UNAUTHORIZED.as_u16())
     }
 
     async fn by_hash(&self, app: &ServerState, hash: String) -> Result<Caller, Problem> {
@@ -163,6 +180,7 @@ impl Access {
             hash,
             scopes,
             by_cookie: false,
+            step: None,
         })
     }
 
@@ -192,6 +210,25 @@ impl Access {
     }
 }
 
+/// Returns the agent of a step, by the step's own token. Each of its tools checks whether the step is still running.
+async fn by_step_token(app: &ServerState, token: &str) -> Result<Caller, Problem> {
+    let shown = token.to_owned();
+    let run = app.blocking(move |app| Ok(app.core().run_of_step_token(&shown)?)).await?;
+    let run = run.ok_or_else(|| unauthorized("the token is unknown"))?;
+    let hash: Arc<str> = token_hash(token).into();
+    Ok(Caller {
+        token: Some(sprag_worker::wire::worker_id(STEP_TOKEN_PREFIX, &hash)),
+        // No access token has this name, because it ends in a space.
+        name: "agent of a step ".into(),
+        identity: Arc::clone(&hash),
+        hash,
+        scopes: Vec::new(),
+        reach: Reach::of_step(run),
+        by_cookie: false,
+        step: Some(token.into()),
+    })
+}
+
 fn bearer(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
@@ -203,7 +240,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-fn unauthorized(message: &str) -> Problem {
+pub(crate) fn unauthorized(message: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
         .next(
             "send `authorization: Bearer TOKEN`; the server's own user has one in the file `token` of the data directory, \

@@ -17,6 +17,7 @@ use sprag_mcp::{Agents, Caller, Permit};
 use tokio::sync::watch;
 
 use crate::access;
+use crate::bodies::BodyOf;
 use crate::problem::Problem;
 use crate::state::ServerState;
 
@@ -57,7 +58,7 @@ async fn allowed(
     // The body is read here, so that it counts like every other body.
     let (parts, body) = request.into_parts();
     let token = caller.token.filter(|_| !caller.is_own());
-    let body = match app.bodies().read(body, app.options().body_limit, token).await {
+    let body = match app.bodies().read(body, app.options().body_limit, BodyOf::token(token)).await {
         Ok(body) => body,
         Err(problem) => return problem.into_response(),
     };
@@ -69,6 +70,7 @@ async fn allowed(
         scope: caller.agent_scope(),
         author: caller.author(),
         permit: Permit { scopes: caller.scopes, reach: caller.reach },
+        step: caller.step,
     });
     tokio::select! {
         answer = next.run(request) => answer,

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use sprag_lifecycle::RunId;
 
 use crate::access::Caller;
-use crate::bodies::ReadBody;
+use crate::bodies::{BodyOf, ReadBody};
 use utoipa::IntoParams;
 
 use crate::problem::Problem;
@@ -68,7 +68,7 @@ pub(crate) async fn read_body(
     }
     let caller = request.extensions().get::<Caller>();
     let token = caller.filter(|caller| !caller.is_own()).and_then(|caller| caller.token);
-    app.bodies().read(request.into_body(), limit, token).await
+    app.bodies().read(request.into_body(), limit, BodyOf::token(token)).await
 }
 
 /// Whether the headers announce a body of more bytes than this.

@@ -17,9 +17,9 @@ use sprag_app::Id;
 
 use sprag_app::{fill_random, hex};
 
-use crate::access::{Caller, forbidden, least};
+use crate::access::{Caller, forbidden, least, unauthorized};
 use crate::connections::origin_of;
-use crate::permits::{Permit, hold};
+use crate::permits::{Permit, Revoked, hold};
 use crate::problem::Problem;
 use crate::rate::Whose;
 use crate::state::{Auth, ServerState};
@@ -33,6 +33,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// has every change that the answer may lack.
 const SEQ: HeaderName = HeaderName::from_static("sprag-seq");
 
+/// The time between two looks whether the token of an open request is still valid. The store is asked once a second for
+/// each token.
+const LOOK_AT_TOKEN: Duration = Duration::from_millis(500);
+
 /// Lets a request through to its endpoint, or answers it.
 pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
@@ -44,13 +48,23 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     // Read before the endpoint reads anything.
     let seq = (method == Method::GET && path.starts_with("/v1/")).then(|| app.feed().read_upto());
     let response = match check(&app, &mut request).await {
-        Ok(place) => match tokio::time::timeout(app.options().request_timeout, answer(request, next)).await {
-            Ok(response) => match place {
-                Some(place) => response.map(|body| hold(body, place)),
-                None => response,
-            },
+        Ok(None) => match tokio::time::timeout(app.options().request_timeout, answer(request, next)).await {
+            Ok(response) => response,
             Err(_) => too_slow().into_response(),
         },
+        Ok(Some(Admitted { place, hash })) => {
+            // A token that is removed, or whose overlap has ended, ends the requests and streams that it began.
+            let mut revoked: Revoked = Box::pin(revocation(app.clone(), hash));
+            tokio::select! {
+                answered = tokio::time::timeout(app.options().request_timeout, answer(request, next)) => {
+                    match answered {
+                        Ok(response) => response.map(|body| hold(body, place, revoked)),
+                        Err(_) => too_slow().into_response(),
+                    }
+                }
+                () = &mut revoked => unauthorized("the token is not valid any more").into_response(),
+            }
+        }
         Err(problem) => problem.into_response(),
     };
     let mut response = match response.extensions().get::<Arc<Problem>>() {
@@ -98,9 +112,27 @@ async fn answer(request: Request, next: Next) -> Response {
     }
 }
 
+/// A request of a caller whose requests are counted, and whose token can be revoked.
+struct Admitted {
+    place: Permit<Id>,
+    /// The token's SHA-256; none for the token of a step, which each of the step's tools checks.
+    hash: Option<Arc<str>>,
+}
+
+/// Waits until a token is not valid any more.
+async fn revocation(app: ServerState, hash: Option<Arc<str>>) {
+    let Some(hash) = hash else { return std::future::pending().await };
+    loop {
+        app.core().pause(LOOK_AT_TOKEN).await;
+        if app.access().is_revoked(&app, &hash).await {
+            return;
+        }
+    }
+}
+
 /// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are
 /// counted.
-async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit<Id>>, Problem> {
+async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Admitted>, Problem> {
     if request.extensions().get::<HealthOnly>().is_some() && !HEALTH.contains(&request.uri().path()) {
         return Err(Problem::unavailable("all connections of the server are in use"));
     }
@@ -134,18 +166,27 @@ async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit
     if let (Some(rate), Some(whose)) = (app.rate(&caller), whose) {
         rate.take(whose, now_ms).map_err(Problem::too_many)?;
     }
+    if caller.step.is_some() && request.uri().path() != crate::agents::PATH {
+        let message = "the token of a step is for the tools of the step alone";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message)
+            .next("use it with `sprag mcp --step`, or send an access token"));
+    }
     let wanted = least(request.method(), request.uri().path());
-    if !wanted.iter().any(|scope| caller.may(*scope)) {
+    if caller.step.is_none() && !wanted.iter().any(|scope| caller.may(*scope)) {
         return Err(forbidden(wanted[0]));
     }
     crate::endpoints::require_reach(app, request, &caller.reach).await?;
     // The server's own user is never locked out of its own server.
-    let place = match caller.token.filter(|_| !caller.is_own()) {
+    let admitted = match caller.token.filter(|_| !caller.is_own()) {
         None => None,
-        Some(token) => Some(app.open().take(token).ok_or_else(|| too_much_open(app.open().most()))?),
+        Some(token) => {
+            let place = app.open().take(token).ok_or_else(|| too_much_open(app.open().most()))?;
+            let hash = caller.step.is_none().then(|| Arc::clone(&caller.hash));
+            Some(Admitted { place, hash })
+        }
     };
     request.extensions_mut().insert(caller);
-    Ok(place)
+    Ok(admitted)
 }
 
 fn too_much_open(most: usize) -> Problem {

@@ -10,7 +10,7 @@ use axum::routing::get;
 use crate::state::ServerState;
 
 /// The pages' paths. Each of them is answered with the same file, whose program reads the address.
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 19] = [
     "/",
     "/runs",
     "/runs/{*rest}",
@@ -19,8 +19,10 @@ const PAGES: [&str; 17] = [
     "/boards/{*rest}",
     "/landing",
     "/agents",
+    "/agents/{*rest}",
     "/workers",
     "/rules",
+    "/rules/{*rest}",
     "/pipelines",
     "/pipelines/{*rest}",
     "/environments",
@@ -56,8 +58,22 @@ pub(crate) fn build() -> Option<String> {
     None
 }
 
-async fn page(headers: HeaderMap) -> Response {
-    answer("index.html", &headers, "no-cache")
+async fn page(uri: Uri, headers: HeaderMap) -> Response {
+    let mut response = answer("index.html", &headers, "no-cache");
+    if let Some(links) = preloads(uri.path()).and_then(|links| links.parse().ok()) {
+        response.headers_mut().insert(header::LINK, links);
+    }
+    response
+}
+
+#[cfg(feature = "dashboard")]
+fn preloads(path: &str) -> Option<&'static str> {
+    sprag_dashboard::preloads(path)
+}
+
+#[cfg(not(feature = "dashboard"))]
+fn preloads(_: &str) -> Option<&'static str> {
+    None
 }
 
 async fn asset(uri: Uri, headers: HeaderMap) -> Response {

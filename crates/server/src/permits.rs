@@ -63,14 +63,23 @@ impl<K: Ord + Copy> Drop for Permit<K> {
     }
 }
 
-/// Returns a body that keeps its caller's place until its last byte was sent, or until the client disconnects.
-pub(crate) fn hold<K: Ord + Copy + Send + Unpin + 'static>(body: Body, place: Permit<K>) -> Body {
-    Body::new(Holding { body, _place: place })
+/// The future that is ready when a caller's token is not valid any more.
+pub(crate) type Revoked = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Returns a body that keeps its caller's place until its last byte was sent, or until the client disconnects. It breaks
+/// off when the caller's token is revoked: an orderly end would make a part look like the whole.
+pub(crate) fn hold<K: Ord + Copy + Send + Unpin + 'static>(
+    body: Body,
+    place: Permit<K>,
+    revoked: Revoked,
+) -> Body {
+    Body::new(Holding { body, _place: place, revoked })
 }
 
 struct Holding<K: Ord + Copy> {
     body: Body,
     _place: Permit<K>,
+    revoked: Revoked,
 }
 
 impl<K: Ord + Copy + Unpin> HttpBody for Holding<K> {
@@ -81,6 +90,9 @@ impl<K: Ord + Copy + Unpin> HttpBody for Holding<K> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.revoked.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(axum::Error::new("the token is not valid any more"))));
+        }
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -113,12 +125,22 @@ mod tests {
     #[tokio::test]
     async fn e04_a_body_keeps_its_place_until_it_ends() {
         let places = Permits::new(1);
-        let body = hold(Body::from("text"), places.take(7).expect("a place"));
+        let never = || Box::pin(std::future::pending());
+        let body = hold(Body::from("text"), places.take(7).expect("a place"), never());
         assert_eq!(body.size_hint().exact(), Some(4), "its length is known as before");
         assert!(places.take(7).is_none());
         assert_eq!(body.collect().await.expect("a body").to_bytes(), "text");
         assert!(places.take(7).is_some());
-        drop(hold(Body::from("text"), places.take(7).expect("a place")));
+        drop(hold(Body::from("text"), places.take(7).expect("a place"), never()));
+        assert!(places.take(7).is_some());
+    }
+
+    #[tokio::test]
+    async fn s19_a_body_breaks_off_when_its_callers_token_is_revoked() {
+        let places = Permits::new(1);
+        let revoked = Box::pin(std::future::ready(()));
+        let body = hold(Body::from("text"), places.take(7).expect("a place"), revoked);
+        assert!(body.collect().await.is_err());
         assert!(places.take(7).is_some());
     }
 }

@@ -18,14 +18,17 @@ pub(crate) fn inline(text: &str) -> Answer<LoadedPipeline> {
     Ok(sprag_pipeline::parse("pipeline.yaml", text)?)
 }
 
-/// Returns the pipeline of a request: its text, or the name of one of the project's pipelines.
+/// Returns the pipeline of a request: its text with the texts of the files it refers to, or the name of one of the
+/// project's pipelines.
 pub(crate) fn given(
     project: Option<&Path>,
     text: Option<&str>,
+    files: &BTreeMap<String, String>,
     name: Option<&str>,
 ) -> Answer<LoadedPipeline> {
     match (text, name) {
-        (Some(text), None) => inline(text),
+        (Some(text), None) => Ok(sprag_pipeline::parse_with_files("pipeline.yaml", text, files)?),
+        (None, Some(_)) if !files.is_empty() => Err(Problem::invalid("files: only `yaml` can have them")),
         (None, Some(name)) => named(project, name),
         _ => Err(Problem::invalid("give either `yaml` or `pipeline`")),
     }

@@ -264,6 +264,10 @@ fn next(hint: Hint) -> String {
         }
         Hint::StartARun => "start one: POST /v1/runs".into(),
         Hint::ListRuns => "list the runs: GET /v1/runs".into(),
+        Hint::ListBoards { near } => {
+            let near = near.map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
+            format!("{near}list the boards: GET /v1/boards")
+        }
         Hint::NearestRun { run, pipeline, status } => {
             format!("the nearest is {run} ({pipeline}, {status}); GET /v1/runs lists them")
         }

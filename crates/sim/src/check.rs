@@ -424,16 +424,21 @@ fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) 
             .map(|row| (("gate", row.run.to_i64(), row.step, row.attempt), row.status().as_str()));
         let environments =
             tables.all_environments().map(|row| (("environment", row.id, 0, 0), row.status().as_str()));
-        runs.chain(steps).chain(executions).chain(gates).chain(environments).collect()
+        let enforcements =
+            tables.all_enforcements().map(|row| (("enforcement", row.id, 0, 0), row.status().as_str()));
+        runs.chain(steps).chain(executions).chain(gates).chain(environments).chain(enforcements).collect()
     };
     let mut told = statuses(before);
     for entry in entries {
-        let Some(run) = entry.place.run else { continue };
         let step = entry.place.step.unwrap_or(0);
-        let key = match entry.entity {
-            "environment" => (entry.entity, entry.place.id.unwrap_or(0), 0, 0),
-            "execution" | "gate" => (entry.entity, run.to_i64(), step, entry.place.attempt.unwrap_or(0)),
-            _ => (entry.entity, run.to_i64(), step, 0),
+        let key = match (entry.entity, entry.place.run) {
+            // The enforcement of an event has no run before it is decided.
+            ("environment" | "enforcement", _) => (entry.entity, entry.place.id.unwrap_or(0), 0, 0),
+            (_, None) => continue,
+            ("execution" | "gate", Some(run)) => {
+                (entry.entity, run.to_i64(), step, entry.place.attempt.unwrap_or(0))
+            }
+            (_, Some(run)) => (entry.entity, run.to_i64(), step, 0),
         };
         let was = told.insert(key, entry.to);
         // A run's steps are created with the run, so their first entry may have no previous status.

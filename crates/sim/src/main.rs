@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use sprag_sim::simulation::{Options, StoreKind, run_caught, run_many, shrink};
 
 const USAGE: &str = "\
-sim [--seeds N] [--first S] [--store memory|sqlite] [--threads T]   runs N seeds from S on
+sim [--seeds N] [--first S] [--store memory|sqlite] [--threads T]   runs N seeds from S on; with --senders N, with rules
 sim --seed S [--store …] [--whole]                                  runs one seed, prints its event log, and shrinks a failure";
 
 struct Arguments {
@@ -31,6 +31,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--first" => arguments.first = number()?,
             "--seeds" => arguments.seeds = number()?,
             "--threads" => arguments.threads = number()? as usize,
+            "--senders" => arguments.options.senders = number()? as usize,
             "--whole" => arguments.whole = true,
             "--store" => {
                 arguments.options.store = match args.next().as_deref() {

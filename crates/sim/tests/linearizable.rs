@@ -52,6 +52,7 @@ async fn act_as_caller(
                     worker: seed as i64 % 1_000 + 1,
                     queues: vec![Arc::clone(&queue)],
                     reserved_only: false,
+                    services_only: false,
                     lease_ms: 60_000,
                     nonce: 0,
                 };

@@ -7,9 +7,11 @@ use sprag_sim::graphs::{Script, Scripts, WaitsFor};
 use sprag_sim::model::accounts::{self, AccountModel};
 use sprag_sim::model::boards::{self, BoardModel};
 use sprag_sim::model::environments::{self, EnvironmentModel};
+use sprag_sim::model::rule_limits::{Limit, RuleLimitModel};
 use sprag_sim::model::rules::RuleModel;
 use sprag_sim::model::threads::{self, ThreadModel};
 use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
+use sprag_store::Overlap;
 use stateright::{Checker, Expectation, Model};
 
 const NONE: Budget = Budget {
@@ -253,6 +255,27 @@ fn r01_r02_r10_a_rule_with_two_servers_that_is_paused_and_changed() {
 fn r19_r21_a_rule_that_finds_its_events_with_two_servers() {
     let changes = 2 + more();
     explore_all("found events", RuleModel { servers: 2, ticks: 2, events: 1, changes, finds: true });
+}
+
+#[test]
+fn r07_hr9_one_run_of_a_rule_is_at_work_whatever_is_resumed() {
+    let resumes = 1 + more();
+    for overlap in [Overlap::Skip, Overlap::Queue, Overlap::CancelOlder] {
+        let limit = Limit::Overlap(overlap);
+        explore_all("overlap", RuleLimitModel { limit, events: 3, time: 0, resumes });
+    }
+}
+
+#[test]
+fn hr10_events_that_wait_for_a_rate_start_in_their_order() {
+    let time = 5 + i64::from(more());
+    explore_all("rate", RuleLimitModel { limit: Limit::Rate, events: 3, time, resumes: 0 });
+}
+
+#[test]
+fn r22_events_of_a_window_become_one_run_in_time() {
+    let time = 6 + i64::from(more());
+    explore_all("window", RuleLimitModel { limit: Limit::Window, events: 4, time, resumes: 0 });
 }
 
 #[test]

@@ -33,6 +33,18 @@ fn i04_i06_i09_i10_i12_i15_i20_i26_o14_every_seed_keeps_what_is_promised() {
     assert!(summary.simulated_ms > 1_000 * 3_600_000, "{summary}");
 }
 
+/// Rules whose ticks and events reach any of several servers, while these die, hesitate and lose answers.
+#[test]
+fn r01_r02_r10_r14_r15_each_tick_and_each_event_of_a_rule_counts_once() {
+    let options = Options { senders: 2, persons: 0, boards: 0, runs: 0, steps: 2, ..Options::default() };
+    let summary = all(0, count(3_000), &options);
+    println!("figure: simulation of rules: {summary}");
+    for kind in ["crash", "pause", "disk full", "answer lost", "write lost"] {
+        assert!(summary.faults[kind] > 500, "{kind}: {summary}");
+    }
+    assert!(summary.runs > 5 * summary.seeds, "rules start runs: {summary}");
+}
+
 /// Processes that start their own run and are lost: another worker continues it.
 #[test]
 fn i20_every_reservation_is_checked() {

@@ -69,6 +69,7 @@ mod rule;
 mod run;
 #[cfg(feature = "server")]
 mod server;
+mod thread;
 
 pub use engine::{Engine, EngineBuilder};
 pub use error::Error;
@@ -85,5 +86,7 @@ pub use sprag_app::rules::{
 };
 #[doc(inline)]
 pub use sprag_app::{
-    Context, ErrorKind, HandlerError, RunId, RunStatus, StepState, StepStatus, run_if_supervisor,
+    Context, ErrorKind, HandlerError, RunId, RunStatus, StepState, StepStatus, ThreadView, TranscriptEvent,
+    TranscriptPage, run_if_supervisor,
 };
+pub use thread::Thread;

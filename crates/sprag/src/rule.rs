@@ -31,7 +31,7 @@ use crate::{Engine, Error, Pipeline};
 /// engine.apply_rules(&pipeline, ".").await?;
 /// let rule = engine.rule("report/daily")?;
 /// assert_eq!(rule.view(2)?.next.len(), 2, "the next two ticks");
-/// assert_eq!(rule.test_at("2030-01-31T11:30:00Z")?.decision, "start");
+/// assert_eq!(rule.test_at("2030-01-31T11:30:00Z").await?.decision, "start");
 ///
 /// let fired = rule.fire().await?;
 /// let run = engine.run(fired.run.expect("a run").parse().expect("an id"))?;
@@ -118,23 +118,23 @@ impl Rule {
     /// Fires a rule with a schedule for the present moment. Its next tick stays as it is.
     pub async fn fire(&self) -> Result<DecisionView, Error> {
         let (event, decision) = self.app.fire_rule(&self.name, None).await?;
-        Ok(DecisionView::of(&decision, &event))
+        Ok(DecisionView::of(self.app.now(), &decision, &event))
     }
 
     /// Fires a rule with a webhook, as if a sender had sent this body.
     pub async fn fire_with(&self, body: impl Serialize) -> Result<DecisionView, Error> {
         let (event, decision) = self.app.fire_rule(&self.name, Some(&given(body)?)).await?;
-        Ok(DecisionView::of(&decision, &event))
+        Ok(DecisionView::of(self.app.now(), &decision, &event))
     }
 
     /// Returns the decision that a tick would get at this time, such as `2030-01-31T08:00:00Z`. Writes nothing.
-    pub fn test_at(&self, time: &str) -> Result<TestView, Error> {
-        Ok(TestView::of(&self.app.test_rule(&self.name, Some(self::time(time)?))?))
+    pub async fn test_at(&self, time: &str) -> Result<TestView, Error> {
+        Ok(TestView::of(&self.app.test_rule(&self.name, Some(self::time(time)?)).await?))
     }
 
     /// Returns the decision that this body would get from a rule with a webhook. Writes nothing.
-    pub fn test_with(&self, body: impl Serialize) -> Result<TestView, Error> {
-        Ok(TestView::of(&self.app.test_given(&self.name, &given(body)?)?))
+    pub async fn test_with(&self, body: impl Serialize) -> Result<TestView, Error> {
+        Ok(TestView::of(&self.app.test_given(&self.name, &given(body)?).await?))
     }
 
     /// Returns the last events that reached the rule, newest first, each with its last decision.
@@ -148,7 +148,7 @@ impl Rule {
         let number =
             number.map_err(|_| Error::invalid(format!("{event:?} is not the number of an event")))?;
         let (event, decision) = self.app.replay_event(number).await?;
-        Ok(DecisionView::of(&decision, &event))
+        Ok(DecisionView::of(self.app.now(), &decision, &event))
     }
 }
 

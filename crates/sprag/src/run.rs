@@ -175,6 +175,10 @@ impl Run {
         Run { app, id }
     }
 
+    pub(crate) fn app(&self) -> &App {
+        &self.app
+    }
+
     /// Returns the run's id, which [`Engine::run`](crate::Engine::run) finds again.
     pub fn id(&self) -> RunId {
         self.id

@@ -2,13 +2,19 @@
 //!
 //! A request has one author, and everything that it writes carries its name. The author is bound to the task that serves
 //! the request, because a request passes through many functions that have no other reason to know it. Tasks that a
-//! request spawns are not part of it.
+//! request spawns are not part of it, unless they are started with [`in_this_request`].
+//!
+//! A request of a step's own agent is also bound to the step: each of its writes checks, in its own transaction, that the
+//! step's execution is still held under the same fence.
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::ops::Lease;
+
 tokio::task_local! {
     static AUTHOR: Author;
+    static STEP: Lease;
 }
 
 /// The longest name of an author, in characters.
@@ -68,6 +74,29 @@ impl fmt::Display for Author {
 /// Does `work` on behalf of an author: the journal names the author in every entry that it causes.
 pub async fn acting_as<T>(author: Author, work: impl Future<Output = T>) -> T {
     AUTHOR.scope(author, work).await
+}
+
+/// Does `work` on behalf of the agent of a step. Every write fails as soon as the step's execution has ended, was
+/// cancelled, or belongs to another fence.
+pub async fn acting_for_step<T>(author: Author, lease: Lease, work: impl Future<Output = T>) -> T {
+    AUTHOR.scope(author, STEP.scope(lease, work)).await
+}
+
+/// Returns `work` as a part of the present request: with its author and its step. For tasks that a request spawns.
+pub fn in_this_request<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let (author, step) = (current_author(), current_step());
+    async move {
+        match (author, step) {
+            (Some(author), Some(step)) => acting_for_step(author, step, work).await,
+            (Some(author), None) => acting_as(author, work).await,
+            _ => work.await,
+        }
+    }
+}
+
+/// Returns the step whose agent sent the request that the present task serves, if one did.
+pub(crate) fn current_step() -> Option<Lease> {
+    STEP.try_with(Lease::clone).ok()
 }
 
 /// Returns the author of the request that the present task serves, if it serves one.

@@ -7,6 +7,7 @@ use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed};
 use crate::error::Result;
 use crate::ops::{self, Added, Created, NewBoard, NewTask, TaskMoved};
 use crate::roles::Person;
+use crate::session::Session;
 
 /// A board: an open run to which tasks are added while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,33 +79,37 @@ pub trait Boards {
     fn put_note(&mut self, note: &NoteRow) -> Result<i64>;
     /// Returns the notes of a board after number `after`, of one tag or all, in order.
     fn notes(&mut self, run: RunId, tag: Option<&str>, after: i64, limit: usize) -> Result<Vec<NoteRow>>;
+    /// Returns the number of notes of a run with this tag.
+    fn note_count(&mut self, run: RunId, tag: &str) -> Result<i64>;
 }
 
 impl Person<'_> {
     /// Creates a board.
     pub async fn create_board(self, new: NewBoard) -> Result<Created> {
         let hash = ops::plan_hash(&new.run.plan);
-        self.0.write(move |session| ops::create_board(session, &new, hash)).await
+        self.0.write_as_person(Vec::new(), move |session| ops::create_board(session, &new, hash)).await
     }
 
     /// Adds tasks to an open board, all or none.
     pub async fn add_tasks(self, board: RunId, tasks: Vec<NewTask>) -> Result<Vec<Added>> {
-        self.0.write_on(vec![board], move |session| ops::add_tasks(session, board, &tasks)).await
+        self.0.write_as_person(vec![board], move |session| ops::add_tasks(session, board, &tasks)).await
     }
 
     /// Cancels a task.
     pub async fn cancel_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
-        self.0.write_on(vec![board], move |session| ops::cancel_task(session, board, no)).await
+        self.0.write_as_person(vec![board], move |session| ops::cancel_task(session, board, no)).await
     }
 
     /// Retries a task.
     pub async fn retry_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
-        self.0.write_on(vec![board], move |session| ops::retry_task(session, board, no)).await
+        self.0.write_as_person(vec![board], move |session| ops::retry_task(session, board, no)).await
     }
 
     /// Closes a board: it takes no more tasks.
     pub async fn close_board(self, board: RunId, cancel_waiting: bool) -> Result<()> {
-        self.0.write_on(vec![board], move |session| ops::close_board(session, board, cancel_waiting)).await
+        self.0
+            .write_as_person(vec![board], move |session| ops::close_board(session, board, cancel_waiting))
+            .await
     }
 
     /// Changes a board's goal or plan.
@@ -115,7 +120,7 @@ impl Person<'_> {
         plan: Option<Arc<str>>,
     ) -> Result<()> {
         self.0
-            .write_on(vec![board], move |session| {
+            .write_as_person(vec![board], move |session| {
                 ops::set_board_plan(session, board, goal.as_ref(), plan.as_ref())
             })
             .await
@@ -123,7 +128,8 @@ impl Person<'_> {
 
     /// Adds a comment on a run's changes.
     pub async fn add_review_comment(self, run: RunId, author: Arc<str>, text: Arc<str>) -> Result<i64> {
-        self.0.write(move |session| ops::add_review_comment(session, run, &author, &text)).await
+        let add = move |session: &mut Session<'_>| ops::add_review_comment(session, run, &author, &text);
+        self.0.write_as_person(Vec::new(), add).await
     }
 
     /// Adds a note to a board.
@@ -134,6 +140,7 @@ impl Person<'_> {
         tag: Arc<str>,
         text: Arc<str>,
     ) -> Result<i64> {
-        self.0.write(move |session| ops::add_note(session, board, &author, &tag, &text)).await
+        let add = move |session: &mut Session<'_>| ops::add_note(session, board, &author, &tag, &text);
+        self.0.write_as_person(Vec::new(), add).await
     }
 }

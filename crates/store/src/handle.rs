@@ -7,14 +7,14 @@ use sprag_lifecycle::RunId;
 use tokio::sync::oneshot;
 
 use crate::answers::Answers;
-use crate::author::{Author, current_author};
+use crate::author::{Author, current_author, current_step};
 use crate::backend::Backend;
 use crate::clock::{Clock, Entropy, Now, System};
 use crate::error::{Error, Result};
 use crate::evaluator::SpecEvaluator;
 use crate::job::{Job, JobScope};
 use crate::memory::{EvaluatorCell, Tables};
-use crate::ops::Lease;
+use crate::ops::{self, Lease};
 use crate::postgres::Postgres;
 use crate::queries::Queries;
 use crate::roles::{Claims, Executor, LeaseHolder, Person, Reaper};
@@ -226,12 +226,24 @@ impl Store {
         self.submit_by(current_author(), about, operation).await
     }
 
-    async fn submit_by<T, F>(&self, author: Option<Author>, about: JobScope, mut operation: F) -> Result<T>
+    async fn submit_by<T, F>(
+        &self,
+        author: Option<Author>,
+        mut about: JobScope,
+        mut operation: F,
+    ) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
+        let step = current_step();
+        // The run's row is held, so that the step cannot end between the check and the commit.
+        let held = step.map(|lease| lease.execution.run).filter(|run| !about.runs.contains(run));
+        about.runs.extend(held);
         let operation = move |session: &mut Session<'_>| {
+            if let Some(lease) = step {
+                ops::require_step(session, lease)?;
+            }
             if let Some(author) = &author {
                 session.set_author(author);
             }

@@ -59,7 +59,7 @@ mod words;
 
 pub use accounts::{AccountBusy, AccountWait};
 pub use answers::{Answer, OpenQuestion, Question};
-pub use author::{Author, acting_as, current_author};
+pub use author::{Author, acting_as, acting_for_step, current_author, in_this_request};
 pub use backend::QueueRow;
 pub use boards::{BoardRow, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
@@ -72,11 +72,11 @@ pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
     EnvironmentRequest, Finished, FireEvent, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent,
     Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule,
-    NewRun, NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
-    Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
-    TaskMoved, ThreadEntry, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window,
-    WorkerLimit, answer_text, answer_with_fields, answerers_of, environment_of, kept_because, plan_hash,
-    thread_id,
+    NewRun, NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, QuestionState,
+    REVIEW_TAG, Rate, Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting,
+    Signalled, TASKS, TaskMoved, ThreadEntry, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit,
+    UsedServices, Window, WorkerLimit, answer_text, answer_with_fields, answerers_of, environment_of,
+    kept_because, plan_hash, thread_id, why_void,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{

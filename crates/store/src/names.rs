@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, OUTER_INPUT, Plan, PlanOutputs, PlanStep, RunId, RunStatus,
-    StepNo, StepStatus, WorkKind, mutant,
+    ExecutionId, ExecutionStatus, GateStatus, OUTER_INPUT, OnFail, Plan, PlanOutputs, PlanStep, RunId,
+    RunStatus, StepNo, StepStatus, WorkKind, mutant,
 };
 
 use crate::backend::Backend;
@@ -269,8 +269,7 @@ fn failure_of(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> Result<F
             let child = RunId::from_i64(work);
             let run = session.get::<RunRow>(child)?;
             let timed_out = run.is_some_and(|run| run.reason.as_deref() == Some(TIMED_OUT));
-            let how = if timed_out { "exceeded its timeout" } else { "did not succeed" };
-            Failure::Outside { message: format!("its run {child} {how}"), timed_out }
+            Failure::Outside { message: child_failure(session, child)?, timed_out }
         }
         WorkKind::Execution | WorkKind::Task => Failure::None,
     })
@@ -415,7 +414,7 @@ pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> 
     let told = match plan.step(row.node()).work {
         WorkKind::Gate | WorkKind::Wait | WorkKind::End => gate_failure(session, row)?,
         WorkKind::Child => {
-            row.work.map(|child| format!("its run {} did not succeed", RunId::from_i64(child)))
+            row.work.map(|child| child_failure(session, RunId::from_i64(child))).transpose()?
         }
         WorkKind::Execution | WorkKind::Task => {
             let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
@@ -429,6 +428,28 @@ pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> 
             (0..=FEEDBACK_BYTES.min(told.len())).rev().find(|at| told.is_char_boundary(*at)).unwrap_or(0);
         format!("step `{name}` failed: {}", &told[..end]).into()
     }))
+}
+
+/// Describes why a child run did not succeed: by its first step whose failure is not tolerated.
+fn child_failure(session: &mut Session<'_>, child: RunId) -> Result<String> {
+    let Some(run) = session.get::<RunRow>(child)? else {
+        return Ok(format!("its run {child} did not succeed"));
+    };
+    if run.reason.as_deref() == Some(TIMED_OUT) {
+        return Ok(format!("its run {child} exceeded its timeout"));
+    }
+    let plan = session.plan(child, run.plan)?;
+    for (no, planned) in plan.steps.iter().enumerate() {
+        if planned.policy.on_fail == OnFail::Continue || planned.policy.then_continue {
+            continue;
+        }
+        let step = session.get::<StepRow>((child, no as StepNo))?;
+        let Some(step) = step.filter(|step| step.status() == StepStatus::Failed) else { continue };
+        if let Some(why) = failure(session, &plan, &step)? {
+            return Ok(format!("its run {child} did not succeed: {why}"));
+        }
+    }
+    Ok(format!("its run {child} did not succeed"))
 }
 
 fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<String>> {

@@ -175,14 +175,21 @@ impl HeldRun<'_, '_> {
         Ok(())
     }
 
-    /// Returns the context of a child run. It works in its parent's environment, unless it has its own.
+    /// Returns the context of a child run. It works in its parent's environment and with its services, unless it has its
+    /// own.
     fn child_context(&self, parent: &RunRow) -> Arc<str> {
-        if self.plan().environment.is_none() {
+        let plan = self.plan();
+        if plan.environment.is_none() && plan.services().is_empty() {
             return Arc::clone(&parent.context);
         }
         let mut context: serde_json::Value =
             serde_json::from_str(&parent.context).unwrap_or_else(|_| json!({}));
-        context["environment_of"] = parent.id.to_string().into();
+        if plan.environment.is_some() {
+            context["environment_of"] = parent.id.to_string().into();
+        }
+        if !plan.services().is_empty() {
+            context[ops::SERVICES_OF] = parent.id.to_string().into();
+        }
         context.to_string().into()
     }
 

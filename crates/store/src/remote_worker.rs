@@ -60,6 +60,11 @@ impl RemoteHolder<'_> {
             .await
     }
 
+    /// Confirms that the worker holds the execution.
+    pub async fn holds(self) -> Decided<()> {
+        self.about_run(self.lease.execution.run, |_| Ok(Ok(()))).await
+    }
+
     /// Returns the host of the worker.
     pub async fn host(self) -> Decided<String> {
         let (worker, run) = (self.worker, self.lease.execution.run);

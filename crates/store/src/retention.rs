@@ -192,7 +192,7 @@ impl Person<'_> {
     /// Forgets these runs if they still may be forgotten, and removes rows of forgotten runs, for one bite.
     pub async fn forget_runs(self, runs: Vec<RunId>, before_ms: i64, bite: Bite) -> Result<Forgot> {
         self.0
-            .write(move |session| {
+            .write_as_person(Vec::new(), move |session| {
                 bite.begin();
                 ops::forget_runs(session, &runs, before_ms, &bite)
             })

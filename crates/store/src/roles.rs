@@ -13,8 +13,8 @@ use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
     self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewHold,
-    NewRun, NewWorker, PermissionAsk, PermissionState, Renewal, Signalled, ThreadEntry, ThreadIntent, Told,
-    WorkerLimit,
+    NewRun, NewWorker, PermissionAsk, PermissionState, QuestionState, Renewal, Signalled, ThreadEntry,
+    ThreadIntent, Told, WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
@@ -407,6 +407,21 @@ impl LeaseHolder<'_> {
             .await
     }
 
+    /// Asks a question of the execution's agent, or returns its state.
+    pub async fn ask_question(self, asked: PermissionAsk, choices: Vec<String>) -> Result<QuestionState> {
+        let lease = self.lease;
+        let operation = move |session: &mut Session<'_>| ops::ask_question(session, lease, &asked, &choices);
+        self.store.write_on(vec![lease.execution.run], operation).await
+    }
+
+    /// Adds a note of the execution's agent to its run, and returns the note's number.
+    pub async fn add_note(self, author: Arc<str>, tag: Arc<str>, text: Arc<str>) -> Result<i64> {
+        let run = self.lease.execution.run;
+        self.store
+            .write_on(vec![run], move |session| ops::add_run_note(session, run, &author, &tag, &text))
+            .await
+    }
+
     /// Withdraws the question of the execution's agent.
     pub async fn withdraw_permission(self) -> Result<()> {
         let lease = self.lease;
@@ -527,6 +542,18 @@ impl Person<'_> {
     pub async fn rewind_run(self, id: RunId, to: StepNo, worker: Option<NewWorker>) -> Result<Outcome<Run>> {
         self.0
             .write_as_person(vec![id], move |session| ops::rewind_run(session, id, to, worker.as_ref()))
+            .await
+    }
+
+    /// Continues from a step inside a step; `path` has the rows on the way to it, each in the child run of the one before.
+    pub async fn rewind_inside(
+        self,
+        id: RunId,
+        path: Vec<StepNo>,
+        worker: Option<NewWorker>,
+    ) -> Result<Outcome<Run>> {
+        self.0
+            .write_as_person(vec![id], move |session| ops::rewind_inside(session, id, &path, worker.as_ref()))
             .await
     }
 

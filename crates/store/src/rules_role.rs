@@ -1,5 +1,9 @@
 //! The verbs about rules: those of executors, which fire and decide, and those of people.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use sprag_lifecycle::{Actor, RuleEvent, TriggerRule, mutant};
 
 use crate::error::{Error, Result};
@@ -7,7 +11,7 @@ use crate::ops::{
     self, FireEvent, FireTick, Fired, NewDelivery, NewRule, NextTick, Receipt, RuleApplied, RuleChange,
     RuleSeen, Settled, TriggerDecision,
 };
-use crate::outcome::Outcome;
+use crate::outcome::{NotApplied, Outcome};
 use crate::queries::Queries;
 use crate::roles::{Executor, Person};
 use crate::rows::{DeliveryRow, EnforcementRow, Id, RuleRow};
@@ -128,6 +132,36 @@ impl Person<'_> {
             .await
     }
 
+    /// Decides an event as firing would, and undoes it: nothing is written. Returns the decision.
+    pub async fn try_event(
+        self,
+        rule: Id,
+        event: NewDelivery,
+        mut decision: TriggerDecision,
+    ) -> Result<EnforcementRow> {
+        for _ in 0..DRAWS {
+            let decided = Arc::new(Mutex::new(None));
+            let (told, event, this) = (Arc::clone(&decided), event.clone(), decision.clone());
+            let undone = self.0.write(move |session| {
+                let row = ops::try_event(session, rule, &event, &this)?;
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(row);
+                let why = NotApplied::Superseded { entity: "event", predicate: "no test" };
+                Err::<(), Error>(Error::refused(why, "a test writes nothing"))
+            });
+            let undone = undone.await;
+            let decided = decided.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match (undone, decided, &mut decision) {
+                (Err(Error::Conflict { entity: "run", .. }), _, TriggerDecision::Start(run)) => {
+                    run.new.id = self.0.person().new_run_id();
+                }
+                (_, Some(row), _) => return Ok(row),
+                (Err(error), None, _) => return Err(error),
+                (Ok(()), None, _) => return Err(Error::bug("a test of an event has no result")),
+            }
+        }
+        Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
+    }
+
     /// Removes decided events of before this time (wall clock). Returns their number.
     pub async fn forget_events(self, before_ms: i64, limit: usize) -> Result<usize> {
         self.0.write_as_person(Vec::new(), move |session| ops::forget_events(session, before_ms, limit)).await
@@ -193,10 +227,14 @@ impl Queries<'_> {
     ) -> Result<Vec<(EnforcementRow, RuleRow, DeliveryRow)>> {
         self.look(|db| {
             let mut found = Vec::new();
+            let mut rules = BTreeMap::new();
             for row in db.enforcements_due(now_ms, limit)? {
-                let rule = crate::backend::Table::<RuleRow>::load(db, row.rule)?;
+                let rule: &Option<RuleRow> = match rules.entry(row.rule) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(crate::backend::Table::<RuleRow>::load(db, row.rule)?),
+                };
                 if let (Some(rule), Some(event)) = (rule, db.delivery(row.event)?) {
-                    found.push((row, rule, event));
+                    found.push((row, rule.clone(), event));
                 }
             }
             Ok(found)

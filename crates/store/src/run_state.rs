@@ -1,26 +1,25 @@
 //! A run's rows as the walk sees them: it reads through the session, and the writer applies its decisions.
 
+mod places;
 mod walked;
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan,
-    PlanAccount, Quorum, RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan, Quorum,
+    RunEvent, RunId, RunStatus, SERVICE_PRIORITY, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd,
     WorkKind, mutant, quorum,
 };
 
-use crate::accounts::{AccountBusy, busy};
 use crate::answers::{Answer, OpenQuestion, Question, READ_AT_ONCE_BYTES};
 use crate::error::{Error, Result};
 use crate::evaluator::SpecError;
 use crate::gathered::NoRoom;
 use crate::names;
-use crate::ops::{self, account_of, lapse_hold, out_of_account};
+use crate::ops::{self, account_of};
 use crate::outcome::Outcome;
 use crate::rows::{
-    AccountRow, ExecutionReport, ExecutionRow, GateRow, Id, ItemList, Row, RunReport, RunRow, StepRow,
-    TimerRow,
+    ExecutionReport, ExecutionRow, GateRow, Id, ItemList, Row, RunReport, RunRow, StepRow, TimerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;
@@ -126,7 +125,13 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             return Ok(false);
         }
         // Checked first, so that nothing is written if the queue is full.
-        if !has_queue_place(self.session, &row.queue)? || !self.takes_account(&row)? {
+        let has_place = if row.priority == SERVICE_PRIORITY {
+            // A service that took a place of its queue could keep the steps that use it from starting.
+            self.session.db().queue(&row.queue)?.is_none_or(|settings| !settings.held)
+        } else {
+            has_queue_place(self.session, &row.queue)?
+        };
+        if !has_place || !self.takes_account(&row)? {
             return Ok(false);
         }
         Ok(self.executor_event(id, ExecutionEvent::SchedulingStarted)?
@@ -166,56 +171,6 @@ impl<'s, 'a> HeldRun<'s, 'a> {
     /// Revokes an execution from the queue. Returns whether no worker was faster.
     pub(crate) fn revoke(&mut self, id: ExecutionId) -> Result<bool> {
         self.executor_event(id, ExecutionEvent::HandoffRevoked)
-    }
-
-    /// Whether the execution's account has a place for it, which it then takes. An execution without an account needs none.
-    fn takes_account(&mut self, row: &ExecutionRow) -> Result<bool> {
-        let planned = self.planned_account(row.id.step)?;
-        let (Some(id), Some(planned)) = (row.account, planned) else { return Ok(true) };
-        let Some(account) = self.session.get::<AccountRow>(id)? else { return Ok(true) };
-        let (now, out) = (self.session.now(), out_of_account(self.session, id)?);
-        match busy(&account, &out, now) {
-            Some(AccountBusy::Held) if !self.ignores_holds => return self.wait_for_hold(row, &planned),
-            Some(AccountBusy::Full | AccountBusy::Probing) => return Ok(false),
-            Some(AccountBusy::Held) | None => {}
-        }
-        lapse_hold(self.session, id)?;
-        let generation = self.session.get::<AccountRow>(id)?.map_or(0, |account| account.generation);
-        self.session.note::<ExecutionRow>(row.id, |row| {
-            row.account_generation = generation;
-            if row.limited_since_ms > 0 {
-                row.limited_ms += now.steady_ms - row.limited_since_ms;
-                row.limited_since_ms = 0;
-            }
-        })?;
-        Ok(true)
-    }
-
-    /// Lets an execution wait for a hold of its account to end. After the longest wait that its plan allows, the step fails.
-    fn wait_for_hold(&mut self, row: &ExecutionRow, planned: &PlanAccount) -> Result<bool> {
-        let Some(longest_ms) = planned.longest_wait_ms else { return Ok(false) };
-        let now_ms = self.session.now().steady_ms;
-        let since_ms = if row.limited_since_ms > 0 { row.limited_since_ms } else { now_ms };
-        let left_ms = i64::try_from(longest_ms).unwrap_or(i64::MAX).saturating_sub(row.limited_ms);
-        let due_ms = since_ms.saturating_add(left_ms);
-        if due_ms > now_ms {
-            if row.limited_since_ms == 0 {
-                self.session.note::<ExecutionRow>(row.id, |row| row.limited_since_ms = since_ms)?;
-            }
-            self.session.set_timer(TimerRow { due_ms, execution: row.id });
-            return Ok(false);
-        }
-        let message = format!("account {} was held for longer than the step waits", planned.name);
-        let result = serde_json::json!({ "reason": "limit", "message": message }).to_string();
-        self.session.note::<ExecutionRow>(row.id, |row| row.result = Some(result.into()))?;
-        self.executor_event(row.id, ExecutionEvent::SchedulingFailed)?;
-        Ok(false)
-    }
-
-    /// Returns the account that the plan gives a step.
-    fn planned_account(&mut self, step: StepNo) -> Result<Option<PlanAccount>> {
-        let node = self.step_row(step)?.node();
-        Ok(self.plan.step(node).account.clone())
     }
 
     /// Returns the facts that the step's table tests.
@@ -419,7 +374,7 @@ impl HeldRun<'_, '_> {
         let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
         let terms = crate::names::terms(self.session, planned, step)?;
         let account = match &planned.account {
-            Some(account) => Some(account_of(self.session, account)?.id),
+            Some(account) => Some(account_of(self.session, &account.name, account.max_parallel)?.id),
             None => None,
         };
         let row = ExecutionRow {
@@ -430,7 +385,11 @@ impl HeldRun<'_, '_> {
             epoch: run.epoch,
             pin: run.pin.filter(|_| planned.is_for_workers()),
             queue: terms.queue,
-            priority: terms.priority.saturating_add(run.priority),
+            priority: if planned.service {
+                SERVICE_PRIORITY
+            } else {
+                terms.priority.saturating_add(run.priority).min(SERVICE_PRIORITY - 1)
+            },
             thread: None,
             account,
             account_generation: 0,
@@ -460,7 +419,8 @@ pub(crate) fn has_queue_place(session: &mut Session<'_>, queue: &str) -> Result<
     let Some(limit) = settings.limit else { return Ok(!settings.held) };
     // The database does not contain yet what this operation has published or ended.
     let mut out = i64::from(session.db().in_flight(queue)?);
-    for (row, was) in session.seen_and_was::<ExecutionRow>().filter(|(row, _)| &*row.queue == queue) {
+    let counts = |row: &ExecutionRow| &*row.queue == queue && row.priority != SERVICE_PRIORITY;
+    for (row, was) in session.seen_and_was::<ExecutionRow>().filter(|(row, _)| counts(row)) {
         out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
     }
     Ok(!settings.held && (out < i64::from(limit) || mutant!(QueueLimitIgnored)))
@@ -520,7 +480,8 @@ pub(crate) fn report_run(
             row.ended_ms = Some(ended);
             row.reworking = None;
         })?;
-        if let Some(group) = &run.group {
+        let second = session.db().plan(run.plan)?.and_then(|plan| plan.second_group.clone());
+        for group in run.group.iter().chain(&second) {
             if !mutant!(PlaceKept) {
                 session.set_place(group, run.id, false);
             }

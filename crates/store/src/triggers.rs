@@ -26,7 +26,7 @@ pub trait Triggers {
     fn delivery(&mut self, id: Id) -> Result<Option<DeliveryRow>>;
     /// Returns the event that the rule took under this key.
     fn delivery_called(&mut self, rule: Id, key: &str) -> Result<Option<DeliveryRow>>;
-    /// Returns events from the newest on, of one rule or all.
+    /// Returns events from the newest on, of one rule or all. The keys of ticks order those of the same millisecond.
     fn deliveries(&mut self, rule: Option<Id>, limit: usize) -> Result<Vec<DeliveryRow>>;
     /// Removes events of before this time (wall clock) that are decided, with their enforcements. Returns their number.
     fn forget_deliveries(&mut self, before_ms: i64, limit: usize) -> Result<usize>;
@@ -41,4 +41,7 @@ pub trait Triggers {
     fn enforcements_by(&mut self, rule: Id, limit: usize) -> Result<Vec<EnforcementRow>>;
     /// Returns the held enforcement of a rule's window.
     fn held_in(&mut self, rule: Id, window: &Arc<str>) -> Result<Option<EnforcementRow>>;
+    /// Returns, of a rule's enforcements that wait for its rate and are older than one with this first time and number,
+    /// the one that is due last.
+    fn held_for_rate(&mut self, rule: Id, first_ms: i64, id: Id) -> Result<Option<EnforcementRow>>;
 }

@@ -71,7 +71,12 @@ impl Executor {
     async fn adopt(&self, holder: RunId, swept: &mut Swept) -> Result<()> {
         let Some(worker) = self.config.worker else { return Ok(()) };
         let Some(row) = self.store.queries().run(holder)? else { return Ok(()) };
-        if row.status().is_terminal() || row.pin == Some(worker) {
+        if row.status().is_terminal() {
+            return Ok(());
+        }
+        // Taken over before: the answer to that may have been lost.
+        if row.pin == Some(worker) {
+            self.adopted().insert(holder);
             return Ok(());
         }
         if let Some(pin) = row.pin {

@@ -233,6 +233,19 @@ impl Postgres {
         (name, url)
     }
 
+    /// Returns a copy of such a database that no client uses: its name, and its URL through loopback.
+    ///
+    /// # Errors
+    ///
+    /// The message of PostgreSQL, if a client is still connected.
+    pub fn copy_of(&self, database: &str) -> Result<(String, String), String> {
+        let nth = self.schemas.fetch_add(1, Ordering::Relaxed);
+        let name = format!("d{}_{nth}", std::process::id());
+        self.try_sql(&format!("CREATE DATABASE {name} TEMPLATE {database}"))?;
+        let url = format!("postgres://sprag:hush@127.0.0.1:{}/{name}", self.port);
+        Ok((name, url))
+    }
+
     /// Drops such a database and disconnects its clients.
     pub fn drop_database(&self, name: &str) {
         self.sql(&format!("DROP DATABASE {name} WITH (FORCE)"));
@@ -286,6 +299,15 @@ impl Postgres {
     ///
     /// The message of PostgreSQL if a statement fails.
     pub fn try_sql(&self, script: &str) -> Result<String, String> {
+        self.try_sql_in("postgres", script)
+    }
+
+    /// Runs a script in a database of [`Self::whole_database`] and returns its output. Panics if a statement fails.
+    pub fn sql_in(&self, database: &str, script: &str) -> String {
+        self.try_sql_in(database, script).unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    fn try_sql_in(&self, database: &str, script: &str) -> Result<String, String> {
         let output = Command::new(self.bin.join("psql"))
             .args([
                 "-X",
@@ -297,7 +319,7 @@ impl Postgres {
                 "-U",
                 "sprag",
                 "-d",
-                "postgres",
+                database,
                 "-c",
                 script,
             ])

@@ -1,6 +1,7 @@
 //! Runs a step's command under a supervisor, with its log and its lock, and then the step's checks.
 
 mod end;
+mod service;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use sprag_process::{
 };
 use sprag_store::{Assignment, Ending};
 
+use crate::agent::StepTools;
 use crate::cache::Cache;
 use crate::control::{Control, Signal};
 use crate::entered::{Begin, Entered};
@@ -25,6 +27,7 @@ use crate::records::Records;
 use crate::sandbox::GitAccess;
 use crate::sealed::open_inputs;
 use crate::secrets::{equip, masker};
+use crate::services::Services;
 use crate::slots::Ended;
 
 pub(crate) use end::{Work, failed, first_line, with_warning};
@@ -51,7 +54,11 @@ pub struct Commands {
     environments: Option<Environments>,
     /// The program that plays the fake agent as `PROGRAM agent fake`; none if this program cannot.
     pub(crate) fake_agent: Option<PathBuf>,
+    /// The tools for agents of steps with `mcp: [sprag]`; none if this program has none.
+    pub(crate) step_tools: Option<Arc<dyn StepTools>>,
     pub(crate) marks: Arc<CrashMarks>,
+    /// The services of this process.
+    pub(crate) services: Services,
 }
 
 impl Commands {
@@ -59,12 +66,27 @@ impl Commands {
     /// has `grace` before it is killed.
     pub fn new(files: Files, supervisor: PathBuf, grace: Duration) -> Self {
         let marks = CrashMarks::of(files.data());
-        Commands { files, supervisor, grace, environments: None, fake_agent: None, marks }
+        Commands {
+            files,
+            supervisor,
+            grace,
+            environments: None,
+            fake_agent: None,
+            step_tools: None,
+            marks,
+            services: Services::default(),
+        }
     }
 
     /// Uses this program as the fake agent: a program that has `sprag agent fake`.
     pub fn with_fake_agent(mut self, program: Option<PathBuf>) -> Self {
         self.fake_agent = program;
+        self
+    }
+
+    /// Offers these tools to the agents of steps with `mcp: [sprag]`.
+    pub fn with_step_tools(mut self, tools: Option<Arc<dyn StepTools>>) -> Self {
+        self.step_tools = tools;
         self
     }
 
@@ -119,7 +141,7 @@ impl Commands {
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
         }
-        if let Err(ended) = self.preflight(assignment, spec) {
+        if let Err(ended) = self.check_sandboxes(assignment).and_then(|()| self.preflight(assignment, spec)) {
             return ended;
         }
         let entered = match self.enter(assignment, spec, &control).await {
@@ -128,12 +150,13 @@ impl Commands {
         };
         let Some(entered) = entered else {
             let ended = self.run_in(assignment, spec, None, &mut control).await;
-            return self.open_up(assignment, spec, None, ended).await;
+            return self.open_up(assignment, spec, None, &control, ended).await;
         };
         let ended = match self.begin(assignment, spec, &entered, &mut control).await {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
-                let ended = self.open_up(assignment, spec, Some(&entered.place), ended).await;
+                let place = Some(&*entered.place);
+                let ended = self.open_up(assignment, spec, place, &control, ended).await;
                 self.record(assignment, spec, &entered, ended).await
             }
             Err(ended) => ended,
@@ -152,17 +175,7 @@ impl Commands {
         control: &mut Control,
     ) -> Result<(), Ended> {
         let wrong = |message: String| failed(&json!({ "reason": "environment", "message": message }), true);
-        let mut open = entered.place.setup.lock().await;
-        if let Some(due) = open.clone() {
-            self.set_up(assignment, spec, &due, &entered.place, control).await?;
-            let key = due.key;
-            let noted = entered.place.with_worktree(move |worktree| worktree.set_prepared(Some(&key))).await;
-            if let Some(Err(error)) = noted {
-                return Err(wrong(error.to_string()));
-            }
-            *open = None;
-        }
-        drop(open);
+        self.prepare(assignment, spec, &entered.place, control).await?;
         // A landing settles what an interrupted one has left, so the files are not restored before it.
         let here = spec.retry_here || matches!(spec.kind, Kind::Land { .. });
         if assignment.is_retry {
@@ -179,6 +192,28 @@ impl Commands {
         };
         if let Some(remark) = entered.begin(begin).await.map_err(wrong)? {
             self.remark(assignment, spec, &[remark]);
+        }
+        Ok(())
+    }
+
+    /// Runs the setup of an environment, if it is due.
+    async fn prepare(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: &Arc<RunEnvironment>,
+        control: &mut Control,
+    ) -> Result<(), Ended> {
+        let mut open = place.setup.lock().await;
+        if let Some(due) = open.clone() {
+            self.set_up(assignment, spec, &due, place, control).await?;
+            let key = due.key;
+            let noted = place.with_worktree(move |worktree| worktree.set_prepared(Some(&key))).await;
+            if let Some(Err(error)) = noted {
+                let message = error.to_string();
+                return Err(failed(&json!({ "reason": "environment", "message": message }), true));
+            }
+            *open = None;
         }
         Ok(())
     }
@@ -241,7 +276,17 @@ impl Commands {
             .map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))?;
         order.log = self.files.log(assignment.lease.execution, "_setup");
         let work = Work { commands: self, assignment, order: &order, places: &places };
-        let ended = work.see_to_end(order.clone(), control).await?;
+        let ended = work.see_to_end(order.clone(), control).await;
+        // The step starts with the commits of its setup.
+        let so_far = match &ended {
+            Ok(_) => Ended::Report(Ending::Completed { result: None }),
+            Err(ended) => ended.clone(),
+        };
+        let closed = self.open_up(assignment, &spec, Some(place), control, so_far).await;
+        let ended = match (ended, closed) {
+            (Ok(ended), Ended::Report(Ending::Completed { .. })) => ended,
+            (_, closed) => return Err(closed),
+        };
         if ended.success() {
             return Ok(());
         }
@@ -408,6 +453,7 @@ impl Commands {
     /// are gone.
     async fn start(&self, order: Order, assignment: &Assignment) -> Result<Running, String> {
         let lock = order.owner_lock.clone().unwrap_or_default();
+        tracing::debug!(execution = %assignment.lease.execution, dir = ?order.dir, "starts the command under a supervisor");
         match spawn(order.clone(), &self.supervisor).await {
             Err(ProcessError::LockHeld { .. }) => {}
             started => return started.map_err(|error| error.to_string()),

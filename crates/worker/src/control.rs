@@ -66,6 +66,16 @@ impl Control {
         }
     }
 
+    /// Waits until the execution is asked to stop.
+    pub async fn cancelled(&mut self) {
+        while self.now() != Signal::Cancel {
+            if self.next().await == Signal::Lost {
+                // Another wait tells that it is lost.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Waits until the execution is lost: by a signal, or because the lease was not renewed in time by this machine's
     /// clock.
     pub async fn lost(&mut self) {

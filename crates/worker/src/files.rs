@@ -105,6 +105,11 @@ impl Files {
         self.run(id.run).join(format!("{step}{of_item}.session"))
     }
 
+    /// Returns the path of the session that an agent of the step has left to another one.
+    pub(crate) fn session_of(&self, id: ExecutionId, step: &str, agent: &str) -> PathBuf {
+        self.session(id, step).with_extension(format!("{agent}.session"))
+    }
+
     /// Returns the folder for files that an attempt's agent reads at its start.
     pub(crate) fn scratch(&self, id: ExecutionId, step: &str) -> PathBuf {
         self.run(id.run).join("agent").join(name(id, step))

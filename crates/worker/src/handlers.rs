@@ -10,7 +10,7 @@ use sprag_pipeline::{Kind, StepSpec};
 use sprag_process::{Secrets, withhold};
 use sprag_store::{Assignment, Ending};
 
-use crate::agent::credentials;
+use crate::agent::{credentials, start_folder};
 use crate::command::{Commands, render};
 use crate::context::{CallFacts, Context, StepLog};
 use crate::control::{Control, Signal, left, pause};
@@ -218,14 +218,32 @@ impl Runner for Handlers {
                 Ok(rendered) => rendered,
                 Err(message) => return failed(json!({ "reason": "template", "message": message }), false),
             };
-            spec.masks.extend(credentials(&spec.agents));
+            spec.masks.extend(credentials(&spec.agents, start_folder(assignment).as_deref()));
             if let Err(message) = secret_sources::read(&spec).await {
                 return failed(json!({ "reason": "secret", "message": message }), true);
             }
             let secrets = masker(&spec);
             // Git runs hooks and filters, which are not steps of the pipeline, so they must not see the secrets.
             withhold(spec.masks.iter().map(String::as_str));
+            let using = match (&assignment.services, &self.commands) {
+                (Some(used), Some(commands)) => {
+                    let on_wait =
+                        || commands.remark(assignment, &spec, &["waits for the services of its run".into()]);
+                    match commands.services.join(used, &control, on_wait).await {
+                        Ok(using) => Some(using),
+                        Err(ended) => return ended,
+                    }
+                }
+                _ => None,
+            };
+            for (name, port) in using.iter().flat_map(|using| &using.env) {
+                spec.env.entry(name.clone()).or_insert_with(|| port.clone());
+            }
             let ended = match (&spec.kind, &self.commands) {
+                (_, Some(commands)) if spec.service.is_some() => {
+                    let service = spec.service.clone().unwrap_or_default();
+                    commands.serve(assignment, &spec, &service, control).await
+                }
                 (Kind::Call { handler, with }, _) => {
                     let timeout = spec.timeout_ms.map(Duration::from_millis);
                     let call = Call { name: handler, with, secrets: &secrets };

@@ -28,7 +28,9 @@ mod sandbox;
 mod sealed;
 mod secret_sources;
 mod secrets;
+mod services;
 mod slots;
+mod step_token;
 pub mod wire;
 mod work_source;
 mod written;
@@ -39,7 +41,10 @@ use std::time::Duration;
 use sprag_lifecycle::RunId;
 use sprag_store::{Id, NewWorker};
 
-pub use agent::{FAKE_AGENTS, MissingAgent, TALKS_TO, agents, check_agents};
+pub use agent::{
+    FAKE_AGENTS, MissingAgent, RepositoryAgents, SPRAG_TOOLS, STEP_SOCKET, STEP_TOKEN, ServedTools,
+    StepTools, TALKS_TO, agents, check_agents, judged_end, repository_agents, set_trust, transcript_text,
+};
 pub use command::{Commands, render};
 pub use context::Context;
 pub use control::{Control, Signal, pause};
@@ -53,6 +58,7 @@ pub use records::{
 };
 pub use sealed::{hide_sealed, open_inputs, seal_inputs};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
+pub use step_token::{STEP_TOKEN_PREFIX, read_step_token, sign_step_token};
 pub use work_source::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError};
 
 /// The configuration of a worker.

@@ -16,6 +16,8 @@ use sprag_store::{
     ThreadReport, Topic, kept_because, thread_id,
 };
 
+use crate::step_token::sign_step_token;
+
 /// The future of an answer from the records, or of an error message.
 pub type RecordsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
@@ -214,6 +216,9 @@ pub trait Records: Send + Sync + 'static {
     /// Withdraws the question of a step's agent.
     fn withdraw_permission(&self, lease: Lease) -> RecordsFuture<'_, ()>;
 
+    /// Returns the token with which the step's own agent uses the tools of `mcp: [sprag]`.
+    fn step_token(&self, lease: Lease) -> RecordsFuture<'_, String>;
+
     /// Waits until something about the run may have changed, at most for `limit`. Before that, records that the owner
     /// of its environment is gone, if its process is seen to be gone.
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()>;
@@ -324,6 +329,13 @@ impl Records for Store {
         )
     }
 
+    fn step_token(&self, lease: Lease) -> RecordsFuture<'_, String> {
+        Box::pin(async move {
+            let key = self.queries().token_key().map_err(|error| error.to_string())?;
+            Ok(sign_step_token(&key, lease))
+        })
+    }
+
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
             let wake = self.subscribe(vec![Topic::Run(run)]);
@@ -365,10 +377,11 @@ pub fn last_finished(run: &RunInFull) -> Vec<String> {
     let mut steps = run.steps.clone();
     let has_worked = |step: &StepRow| run.executions.iter().any(|row| row.id.step == step.no && worked(row));
     steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some() && has_worked(step));
-    // Other steps leave no state: gates, child runs, and fan-outs, which only have items.
+    // Other steps leave no state: gates, child runs, services, and fan-outs, which only have items.
     steps.retain(|step| {
         let planned = plan.step(step.node());
-        planned.work == WorkKind::Execution && (step.item_of.is_some() || planned.spread.is_none())
+        let has_state = planned.work == WorkKind::Execution && !planned.service;
+        has_state && (step.item_of.is_some() || planned.spread.is_none())
     });
     // The state of an item with a worktree of its own is not the run's state.
     steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);

@@ -48,7 +48,7 @@ struct Inner<D: WorkSource> {
     source: D,
     config: Config,
     runner: Arc<dyn Runner>,
-    held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
+    held: Mutex<BTreeMap<Lease, Held>>,
     /// Notified when a slot becomes free.
     freed: Notify,
     /// The text that identifies its process, for registering again.
@@ -58,6 +58,15 @@ struct Inner<D: WorkSource> {
     draining: watch::Sender<bool>,
     /// Whether it has given up all its executions.
     gave_up: AtomicBool,
+}
+
+/// An execution that the worker has.
+struct Held {
+    signal: watch::Sender<Signal>,
+    /// Whether it is a service, which takes no slot: it runs as long as its run, and the steps need the slots.
+    is_service: bool,
+    /// Whether it is a service, or a step that uses services.
+    with_services: bool,
 }
 
 /// The largest safety margin of a lease. An execution's own guard stops it this much before the store's lease lapses.
@@ -105,8 +114,8 @@ impl<D: WorkSource> Worker<D> {
     /// Stops all executions at once. Other workers may claim them as soon as their processes are seen to be gone.
     pub fn drop_all(&self) {
         self.0.gave_up.store(true, Ordering::Release);
-        for sender in self.0.held().values() {
-            sender.send_replace(Signal::Lost);
+        for held in self.0.held().values() {
+            held.signal.send_replace(Signal::Lost);
         }
     }
 
@@ -143,29 +152,53 @@ impl<D: WorkSource> Worker<D> {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(), D::Error> {
         while !*stop.borrow() {
-            let free = self.0.config.slots.saturating_sub(self.busy());
-            let got = if free > 0 { self.claim(free, stop).await? } else { 0 };
+            let (taken, with_services) = self.0.taken();
+            let free = self.0.config.slots.saturating_sub(taken);
+            // A full worker still takes a service that ended and is started again: its steps may wait for it.
+            let looks = free > 0 || with_services;
+            let got = match (free, looks) {
+                (0, true) => self.claim_service(stop).await?,
+                (0, false) => 0,
+                _ => self.claim(free, stop).await?,
+            };
             if got == 0 {
-                self.rest(listener, stop, free > 0).await;
+                self.rest(listener, stop, looks).await;
             }
         }
         Ok(())
     }
 
-    async fn rest(&self, listener: &D::Listener, stop: &mut watch::Receiver<bool>, free: bool) {
+    async fn rest(&self, listener: &D::Listener, stop: &mut watch::Receiver<bool>, looks: bool) {
         tokio::select! {
             biased;
             _ = stop.changed() => {}
             () = self.0.freed.notified() => {}
-            () = self.0.source.rest(listener, LOOK_ANYWAY), if free => {}
+            () = self.0.source.rest(listener, LOOK_ANYWAY), if looks => {}
         }
     }
 
-    /// Claims up to `limit` executions and starts them. Returns how many.
-    async fn claim(&self, limit: usize, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
-        match self.0.source.claim(self.0.claimer(), limit, stop).await {
+    /// Claims a service and starts it, but waits for one only until a slot becomes free. Returns how many.
+    async fn claim_service(&self, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
+        let (hurry, mut hurried) = watch::channel(*stop.borrow());
+        // Not dropped when a slot becomes free: a claim that was sent may be granted.
+        let mut claiming = std::pin::pin!(self.claim(0, &mut hurried));
+        tokio::select! {
+            biased;
+            got = &mut claiming => return got,
+            _ = stop.changed() => {}
+            () = self.0.freed.notified() => {}
+        }
+        hurry.send_replace(true);
+        claiming.await
+    }
+
+    /// Claims executions for `free` slots and starts them; without a free slot, only a service. Returns how many.
+    async fn claim(&self, free: usize, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
+        let claimer = Claimer { services_only: free == 0, ..self.0.claimer() };
+        match self.0.source.claim(claimer, free.max(1), stop).await {
             Ok(granted) => {
                 let got = granted.len();
+                tracing::debug!(free, got, "asked for work");
                 granted.into_iter().for_each(|granted| self.begin(granted));
                 Ok(got)
             }
@@ -190,8 +223,15 @@ impl<D: WorkSource> Inner<D> {
         self.source.runtime()
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, watch::Sender<Signal>>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, Held>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Returns the number of slots that are taken, and whether any execution uses services or is one.
+    fn taken(&self) -> (usize, bool) {
+        let held = self.held();
+        let taken = held.values().filter(|held| !held.is_service).count();
+        (taken, held.values().any(|held| held.with_services))
     }
 
     /// Registers, or registers again after the store has marked this worker as lost.
@@ -214,6 +254,7 @@ impl<D: WorkSource> Inner<D> {
             worker: self.config.id,
             queues: self.config.queues.clone(),
             reserved_only: self.config.only.is_some(),
+            services_only: false,
             lease_ms: self.config.lease.as_millis() as i64,
             nonce: self.source.nonce(),
         }
@@ -230,7 +271,9 @@ impl<D: WorkSource> Inner<D> {
         let first =
             if self.gave_up.load(Ordering::Acquire) { Signal::Lost } else { self.guard(granted.until_ms) };
         let (sender, receiver) = watch::channel(first);
-        self.held().insert(granted.assignment.lease, sender);
+        let is_service = granted.assignment.step().service;
+        let with_services = is_service || granted.assignment.services.is_some();
+        self.held().insert(granted.assignment.lease, Held { signal: sender, is_service, with_services });
         Control::new(receiver, self.draining.subscribe(), self.runtime())
     }
 
@@ -244,7 +287,13 @@ impl<D: WorkSource> Inner<D> {
             let next = next.map(|next| (self.take(&next), next.assignment));
             self.held().remove(&assignment.lease);
             match next {
-                Some(next) => (control, assignment) = next,
+                Some(next) => {
+                    // A service frees the slot of the step before it.
+                    if next.1.step().service {
+                        self.freed.notify_one();
+                    }
+                    (control, assignment) = next;
+                }
                 None => break,
             }
         }
@@ -268,6 +317,7 @@ impl<D: WorkSource> Inner<D> {
 
     async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<LeasedWork> {
         let lease = assignment.lease;
+        tracing::debug!(execution = %lease.execution, fence = lease.fence, "reports the end of a step");
         let told = match ended {
             Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
             Ended::Lost | Ended::Vanished => self.source.vanished(lease).await.map(|()| None),
@@ -276,7 +326,9 @@ impl<D: WorkSource> Inner<D> {
                 self.source.release(lease).await.map(|()| None)
             }
             Ended::Report(ending) => {
-                let next = (!*self.draining.borrow()).then(|| self.claimer());
+                // A service has no slot that another execution could take.
+                let has_slot = !assignment.step().service;
+                let next = (has_slot && !*self.draining.borrow()).then(|| self.claimer());
                 tokio::select! {
                     biased;
                     told = self.source.finish(lease, ending, next) => told,
@@ -295,7 +347,7 @@ impl<D: WorkSource> Inner<D> {
 
     /// Waits until an execution is given up or taken away, and then for the time that its report still has.
     async fn taken_away(&self, lease: Lease) {
-        let signal = self.held().get(&lease).map(watch::Sender::subscribe);
+        let signal = self.held().get(&lease).map(|held| held.signal.subscribe());
         match signal {
             Some(mut signal) => drop(signal.wait_for(|signal| *signal == Signal::Lost).await),
             None => std::future::pending().await,
@@ -318,6 +370,7 @@ impl<D: WorkSource> Inner<D> {
             match self.renew(&leases).await {
                 Ok(beat) => {
                     rest = interval;
+                    tracing::debug!(leases = leases.len(), "sent a heartbeat and renewed the leases");
                     self.pass_on(&leases, &beat);
                     if !beat.known && !*self.draining.borrow() {
                         tracing::info!(
@@ -361,9 +414,9 @@ impl<D: WorkSource> Inner<D> {
         let kept = self.source.kept_through_stall(leases);
         let held = self.held();
         for (lease, until_ms) in kept {
-            let Some(sender) = held.get(&lease) else { continue };
+            let Some(Held { signal, .. }) = held.get(&lease) else { continue };
             let guard = self.guard(until_ms);
-            sender.send_if_modified(|now| match (*now, guard) {
+            signal.send_if_modified(|now| match (*now, guard) {
                 (Signal::Renewed { until_ms: before_ms }, Signal::Renewed { until_ms })
                     if before_ms < until_ms =>
                 {
@@ -377,8 +430,8 @@ impl<D: WorkSource> Inner<D> {
 
     fn holding(&self) -> Holding {
         let mut holding = Holding::default();
-        for (lease, sender) in self.held().iter() {
-            match *sender.borrow() {
+        for (lease, held) in self.held().iter() {
+            match *held.signal.borrow() {
                 Signal::Renewed { .. } => holding.going.push(*lease),
                 Signal::Cancel | Signal::Lost => holding.ending.push(*lease),
             }
@@ -389,7 +442,7 @@ impl<D: WorkSource> Inner<D> {
     fn pass_on(&self, leases: &[Lease], beat: &HeartbeatReply) {
         let held = self.held();
         for (lease, kept) in leases.iter().zip(&beat.kept) {
-            let Some(sender) = held.get(lease) else { continue };
+            let Some(Held { signal: sender, .. }) = held.get(lease) else { continue };
             match kept {
                 // An execution that was given up is not taken back.
                 LeaseState::Held => {

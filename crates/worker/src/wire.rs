@@ -299,6 +299,8 @@ pub enum Ask {
     },
     /// The step's agent no longer asks for a permission.
     WithdrawPermission {},
+    /// A request for the token of the step's own agent.
+    StepToken {},
     /// A request for the names of the steps that have been executed.
     LastFinished {
         /// The run.
@@ -326,6 +328,8 @@ pub enum Told {
     Thread(ThreadEntry),
     /// The state of a permission.
     Permission(PermissionState),
+    /// The token of the step's own agent.
+    StepToken(String),
 }
 
 /// Which log of an execution.
@@ -337,6 +341,55 @@ pub enum Part {
     Step,
     /// The log of its environment's setup.
     Setup,
+}
+
+/// The largest size of a file that a step passes on to steps on other hosts.
+pub const MOST_FILE_BYTES: u64 = 4 << 30;
+
+/// Which piece of which file that a step passes on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct FileChunk {
+    /// The run.
+    pub run: String,
+    /// The step's number.
+    pub step: StepNo,
+    /// The attempt.
+    pub attempt: u32,
+    /// The fence.
+    pub fence: u32,
+    /// The name of the output.
+    pub name: String,
+    /// The file's own name.
+    pub file: String,
+    /// The offset at which the piece starts.
+    pub offset: u64,
+}
+
+/// The part of a passed-on file that the server has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct FileSize {
+    /// The number of bytes.
+    pub size: u64,
+    /// The path of the server's copy: the value of the output.
+    pub path: String,
+}
+
+/// A request for a piece of a file that the texts of a step name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WantedFile {
+    /// The lease on the step.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub lease: Lease,
+    /// The path of the server's copy.
+    pub path: String,
+    /// The offset at which the piece starts.
+    pub offset: u64,
 }
 
 /// Which piece of which log.

@@ -78,7 +78,7 @@ impl Worktree {
             }
             forget_unfinished(&entry);
             // Add everything to the index, so that read-tree removes the files that the checkpoint lacks.
-            self.long(self.git("add").args(["--all", "--sparse", "--", "."]), cancel).run()?;
+            self.long(self.add_all()?, cancel).run()?;
             self.long(self.git("read-tree").args(["--reset", "-u", commit]), cancel).run()?;
             // Now, while the index contains the submodules' commits of the checkpoint.
             modules::restore(&self.repository, &self.mark, cancel, self.timeout)?;
@@ -228,7 +228,7 @@ impl Repository {
     /// With paths, only those of these files.
     pub fn diff(&self, from: &str, to: &str, paths: &[&str], most: usize) -> Result<String, Error> {
         let diff = || {
-            let (from, to) = (self.commit(from)?, self.commit(to)?);
+            let (from, to) = (self.known_commit(from)?, self.known_commit(to)?);
             let diff = self.git("diff").args(PLAIN_DIFF).args(["--binary", &from, &to, "--"]);
             let paths = paths.iter().map(|path| format!(":(top,literal){path}"));
             let output = diff.args(paths).at_most(most).run()?;
@@ -240,7 +240,7 @@ impl Repository {
     /// Returns the files that differ between two revisions, with the number of changed lines.
     pub fn changed_files(&self, from: &str, to: &str, most: usize) -> Result<Vec<ChangedFile>, Error> {
         let list = || {
-            let (from, to) = (self.commit(from)?, self.commit(to)?);
+            let (from, to) = (self.known_commit(from)?, self.known_commit(to)?);
             let diff = self.git("diff").args(PLAIN_DIFF).args(["--numstat", "-z", &from, &to, "--"]);
             let output = diff.at_most(most).run()?;
             Ok(parse_numstat(&String::from_utf8_lossy(&output.stdout)))
@@ -259,6 +259,13 @@ impl Repository {
             Ok(found.len())
         };
         delete().attempt(|| format!("delete the checkpoints of run {run}"))
+    }
+
+    /// Returns the commit of a revision; a full id is taken as it is, because the comparison that follows looks it up itself.
+    fn known_commit(&self, revision: &str) -> Result<String, Kind> {
+        let is_id =
+            matches!(revision.len(), 40 | 64) && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_id { Ok(revision.to_owned()) } else { self.commit(revision) }
     }
 
     fn refs_of(&self, run: &str) -> Result<Vec<Checkpoint>, Kind> {

@@ -175,6 +175,7 @@ impl Checkout {
             &self.path,
             &|subcommand| self.git(subcommand),
             staged,
+            None,
             cancel,
             timeout,
         )

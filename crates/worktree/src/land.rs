@@ -380,9 +380,13 @@ impl Worktree {
     }
 
     fn refuse_uncommitted(&self) -> Result<(), Kind> {
+        // Git would start another git in each repository inside, with the settings there.
+        let guarded = crate::quarantine::is_guarded(&self.repository, &self.mark);
+        let ignored = guarded.then_some("--ignore-submodules=dirty");
         let status = self
             .git("status")
             .args(["--porcelain=v1", "-z", "--untracked-files=no", "--no-renames"])
+            .args(ignored)
             .run()?;
         let files: Vec<String> = status
             .fields()

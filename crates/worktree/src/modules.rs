@@ -23,6 +23,7 @@ use crate::{
     git::{Cancel, Git},
     mark::Mark,
     name::ref_component,
+    quarantine::{is_fixed, is_guarded},
     repository::Repository,
     salvage::NOT_IN_REFS,
     worktrees::git_in,
@@ -65,7 +66,7 @@ pub(crate) fn salvage(
     timeout: Duration,
 ) -> Result<Vec<SavedModule>, Kind> {
     let mut saved = Vec::new();
-    for module in modules_of(repository, mark)? {
+    for module in modules_of(repository, mark, Untrusted::Refuse)? {
         let target = module.stays_in(repository, mark);
         for (label, commit) in module.tips(mark, cancel, timeout)? {
             if module.is_elsewhere(&target, &commit)? {
@@ -85,7 +86,7 @@ pub(crate) fn restore(
     cancel: &Cancel,
     timeout: Duration,
 ) -> Result<(), Kind> {
-    for module in modules_of(repository, mark)?.iter().filter(|module| module.is_direct()) {
+    for module in modules_of(repository, mark, Untrusted::Skip)?.iter().filter(|module| module.is_direct()) {
         let listed =
             git_in(repository, mark, "ls-files").args(["--stage", "-z", "--"]).arg(&module.path).line()?;
         let Some(wanted) = listed.split(' ').nth(1).map(str::to_owned) else { continue };
@@ -104,8 +105,18 @@ pub(crate) fn restore(
     Ok(())
 }
 
+/// The treatment of a repository that a sandboxed step may have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Untrusted {
+    /// Leave it alone.
+    Skip,
+    /// Fail: a person has to decide about its work.
+    Refuse,
+}
+
 /// Returns all checked-out repositories inside a worktree, including nested ones.
-fn modules_of(repository: &Repository, mark: &Mark) -> Result<Vec<Module>, Kind> {
+fn modules_of(repository: &Repository, mark: &Mark, untrusted: Untrusted) -> Result<Vec<Module>, Kind> {
+    let guarded = is_guarded(repository, mark);
     let mut found = Vec::new();
     let mut open = vec![(PathBuf::new(), known_to(repository, mark)?, 0)];
     while let Some((above, paths, depth)) = open.pop() {
@@ -119,6 +130,13 @@ fn modules_of(repository: &Repository, mark: &Mark) -> Result<Vec<Module>, Kind>
             // The `.git` is not a repository, so git found the worktree around it.
             if git_dir == repository.entries_dir().join(&mark.id) {
                 continue;
+            }
+            // Its settings can name commands.
+            if guarded && !is_fixed(repository, mark, &git_dir) {
+                if untrusted == Untrusted::Skip {
+                    continue;
+                }
+                return Err(Kind::NestedRepository { path: folder });
             }
             let module = Module { path: path.clone(), folder, git_dir, depth };
             if depth < MAX_DEPTH {
@@ -148,7 +166,7 @@ fn committed_gitlinks(repository: &Repository, mark: &Mark) -> Result<Vec<PathBu
 }
 
 /// Returns the paths at which an index names commits of other repositories.
-fn gitlinks(git: Git<'_>) -> Result<Vec<PathBuf>, Kind> {
+pub(crate) fn gitlinks(git: Git<'_>) -> Result<Vec<PathBuf>, Kind> {
     Ok(paths_of_gitlinks(&git.args(["--stage", "-z"]).run()?.stdout))
 }
 

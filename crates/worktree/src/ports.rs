@@ -98,6 +98,23 @@ impl Ports {
         release().attempt(|| format!("give back the ports of run {run}"))
     }
 
+    /// Releases the ports of a run that this process leased last, unless they are wanted again; the answer is asked for
+    /// under the lock. Another process that took the run over keeps its own.
+    pub fn release_own(&self, run: &str, is_wanted: impl FnOnce() -> bool) -> Result<usize, Error> {
+        let release = || {
+            let _held = self.lock.acquire(run, self.deadline)?;
+            if is_wanted() {
+                return Ok(0);
+            }
+            let (mut leases, own) = (self.read()?, current_process());
+            let before = leases.len();
+            leases.retain(|_, lease| lease.run != run || lease.owner != own);
+            self.write(&leases)?;
+            Ok(before - leases.len())
+        };
+        release().attempt(|| format!("give back the ports of run {run}"))
+    }
+
     /// Returns all leases: port, run, name.
     pub fn list(&self) -> Result<Vec<(u16, String, String)>, Error> {
         let leases = self.read().attempt(|| "list the leased ports".to_owned())?;

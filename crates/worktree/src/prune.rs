@@ -41,7 +41,7 @@ const MAX_STAGING_AGE: Duration = Duration::from_secs(24 * 3600);
 const POLL_INTERVAL_MS: u64 = 5;
 
 /// Parts of git's messages about a missing object.
-const MISSING_MESSAGES: [&str; 8] = [
+const MISSING_MESSAGES: [&str; 10] = [
     "invalid object",
     "error building trees",
     "not a valid object",
@@ -50,6 +50,9 @@ const MISSING_MESSAGES: [&str; 8] = [
     "missing blob object",
     "nonexistent object",
     "unable to read",
+    "Could not read",
+    // The folder of the object, which a prune removes while it is empty.
+    "unable to write file",
 ];
 
 /// The result of writing objects.
@@ -139,6 +142,11 @@ impl StagedObjects {
     /// Makes a git command write new objects to this folder.
     pub(crate) fn write_here<'a>(&self, git: Git<'a>) -> Git<'a> {
         git.env("GIT_OBJECT_DIRECTORY", &self.folder)
+    }
+
+    /// Returns the folder, which has the layout of a repository's objects.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Links the objects into the repository, where they are missing.

@@ -28,6 +28,13 @@ pub(crate) fn replace(path: &Path) -> io::Result<File> {
     regular(options.open(path)?)
 }
 
+/// Opens a file to write at its end.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).custom_flags(CAREFUL.bits() as i32);
+    regular(options.open(path)?)
+}
+
 /// Reads the bytes of a file.
 pub(crate) fn bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let file = open(path.as_ref())?;

@@ -158,7 +158,13 @@ fn escape_glob(text: &str) -> String {
         .collect()
 }
 
-fn save(repository: &Repository, mark: &Mark, commit: &str, was_dirty: bool) -> Result<Salvaged, Kind> {
+/// Creates the next free salvage ref of the worktree's run.
+pub(crate) fn save(
+    repository: &Repository,
+    mark: &Mark,
+    commit: &str,
+    was_dirty: bool,
+) -> Result<Salvaged, Kind> {
     let run = ref_component(&mark.run);
     for number in 1..=MAX_REFS_PER_RUN {
         let name = match number {

@@ -13,6 +13,7 @@ use crate::{
     git::{Cancel, Git},
     mark::Mark,
     prune::StagedObjects,
+    quarantine::{add_all, is_guarded, may_name_repositories},
     repository::Repository,
     worktrees::git_in,
 };
@@ -57,20 +58,25 @@ pub(crate) fn take(
 ) -> Result<Snapshot, Kind> {
     let entry = repository.entries_dir().join(&mark.id);
     let git = |subcommand: &str| git_in(repository, mark, subcommand);
-    take_of(&entry, &mark.path, &git, staged, cancel, timeout)
+    // Sandboxed steps cannot write there.
+    let guard = is_guarded(repository, mark).then(|| repository.sprag_dir());
+    take_of(&entry, &mark.path, &git, staged, guard.as_deref(), cancel, timeout)
 }
 
-/// Takes a snapshot of all files of a checkout, given its git directory, its folder and git in it.
+/// Takes a snapshot of all files of a checkout, given its git directory, its folder and git in it. `guard` is a folder for
+/// the temporary index, if a sandboxed step may have written what is in the checkout.
 pub(crate) fn take_of<'a>(
     git_dir: &Path,
     folder: &Path,
     git: &dyn Fn(&str) -> Git<'a>,
     staged: Option<&StagedObjects>,
+    guard: Option<&Path>,
     cancel: &'a Cancel,
     timeout: Duration,
 ) -> Result<Snapshot, Kind> {
     // Beside the real index, so that git finds the files that it shares with it (a split index).
-    let index = PrivateIndex(git_dir.join(format!("sprag-index-{}", clock::random_hex())));
+    let index_dir = guard.unwrap_or(git_dir);
+    let index = PrivateIndex(index_dir.join(format!("sprag-index-{}", clock::random_hex())));
     let git = |subcommand: &str| match staged {
         Some(staged) => staged.write_here(git(subcommand)),
         None => git(subcommand),
@@ -89,7 +95,12 @@ pub(crate) fn take_of<'a>(
         }
     }
     let git = |subcommand: &str| git(subcommand).index(&index.0);
-    let add = || git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run();
+    let guarded = guard.map(|_| index.0.as_path());
+    if guarded.is_some_and(may_name_repositories) {
+        // From here on, the index has all its entries in the one file that no other process can write.
+        git("update-index").arg("--no-split-index").output()?;
+    }
+    let add = || add_all(&git, guarded)?.long(timeout, cancel).run();
     let add = || retry_during_writes(|| retry_during_gc(add));
     // A killed git or a full disk left a broken index: start again without one, which reads all files.
     match add() {

@@ -64,7 +64,7 @@ impl Worktree {
         let attempt = format!("commit the changes in {}", self.path().display());
         let commit = || {
             self.settle_landing()?;
-            self.long(self.git("add").args(["--all", "--sparse", "--", "."]), cancel).run()?;
+            self.long(self.add_all()?, cancel).run()?;
             if self.git("diff").args(["--cached", "--quiet"]).output()?.status.success() {
                 return Ok(false);
             }

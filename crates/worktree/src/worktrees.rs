@@ -285,6 +285,13 @@ impl Worktree {
         git_in(&self.repository, &self.mark, subcommand)
     }
 
+    /// Returns git's `add` for all of its files.
+    pub(crate) fn add_all<'a>(&self) -> Result<Git<'a>, Kind> {
+        let index = self.entry().join("index");
+        let guarded = crate::quarantine::is_guarded(&self.repository, &self.mark).then_some(&*index);
+        crate::quarantine::add_all(&|subcommand| self.git(subcommand), guarded)
+    }
+
     /// Returns the commit at its HEAD; `None` before the first commit.
     pub(crate) fn head(&self) -> Result<Option<String>, Kind> {
         let output = self.git("rev-parse").args(["--verify", "--quiet", "HEAD"]).output()?;

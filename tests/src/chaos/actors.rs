@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::checks::live;
 use super::pipelines::Pipeline;
 use super::scene::{LEASE, Scene, between, chance};
 use crate::{Random, Signal, Started, signal, try_git};
 
 /// A process that was asked to stop may finish the step that it does.
 const DRAINS: Duration = Duration::from_secs(180);
+
+/// The number of live runs above which starts pause. A machine that is busy with other things would not finish the backlog.
+const MOST_LIVE: usize = 200;
 
 /// One who acts until chaos ends.
 pub(super) type Actor = fn(&Scene, &mut Random);
@@ -30,6 +34,11 @@ pub(super) const ACTORS: &[(&str, usize, Actor)] = &[
 
 /// Starts runs, and kills, stops or interrupts their processes.
 fn start_runs(scene: &Scene, random: &mut Random) {
+    // Looking costs time as well, so most starts do without it.
+    if chance(random, 10) && live(scene).len() > MOST_LIVE {
+        scene.pause(5_000);
+        return;
+    }
     let pipeline = Pipeline::draw(random);
     let file = format!("../{}.yaml", pipeline.name);
     scene.count("runs started");

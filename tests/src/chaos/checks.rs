@@ -12,8 +12,9 @@ use super::scene::{LEASE, Scene};
 use crate::journal::{Entry, Journal};
 use crate::{Signal, Started, carrying, command_line, try_git, within};
 
-/// Within this time, and these many rounds, workers bring every run to its end.
+/// The time in which a worker brings every run to its end, or at least some of them. A busy machine has a long backlog.
 const CALM: Duration = Duration::from_secs(600);
+/// The most workers that are started one after another to bring every run to its end.
 const ROUNDS: usize = 6;
 /// Processes that were told to end are gone by then.
 const GONE: Duration = Duration::from_secs(60);
@@ -27,12 +28,13 @@ pub(super) fn calm_down(scene: &Scene) {
         scene.finding("git", format!("expected a person to pull and push in the end; found {said:?}"));
     }
     for _ in 0..ROUNDS {
-        for run in live(scene) {
+        let before = live(scene);
+        for run in &before {
             if run.pipeline == "asks" {
                 answer(scene, &run.id, true);
             }
         }
-        let worker = scene.start(&[
+        let mut worker = scene.start(&[
             "worker",
             "--until-idle",
             "--queue",
@@ -42,7 +44,12 @@ pub(super) fn calm_down(scene: &Scene) {
             LEASE[0],
             LEASE[1],
         ]);
-        scene.ended(worker, CALM);
+        let is_slow = !worker.ends_within(CALM) && live(scene).len() < before.len();
+        if is_slow {
+            worker.kill();
+        } else {
+            scene.ended(worker, Duration::ZERO);
+        }
         if live(scene).is_empty() {
             break;
         }
@@ -57,14 +64,15 @@ pub(super) fn calm_down(scene: &Scene) {
     synchronize(scene);
 }
 
-struct Live {
+/// A run that has not ended.
+pub(super) struct Live {
     id: String,
     pipeline: String,
     status: String,
 }
 
 /// Returns the runs that have not ended.
-fn live(scene: &Scene) -> Vec<Live> {
+pub(super) fn live(scene: &Scene) -> Vec<Live> {
     let listed = scene.json(&["ls", "--json", "--limit", "100000"]).unwrap_or_default();
     let word = |run: &serde_json::Value, key: &str| run[key].as_str().unwrap_or_default().to_owned();
     let runs = listed.as_array().into_iter().flatten().filter(|run| run["ended_at"].is_null());

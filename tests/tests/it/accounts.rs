@@ -11,7 +11,8 @@ fn t04_a_limit_outlives_its_process_is_explained_and_can_be_lifted() {
     let sandbox = Sandbox::new();
     let store = Store::open(&sandbox.data()).expect("a store");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let account = PlanAccount { name: "work".into(), max_parallel: 2, longest_wait_ms: None };
+    let account =
+        PlanAccount { name: "work".into(), max_parallel: 2, longest_wait_ms: None, fallbacks: Vec::new() };
     let command = format!("echo done >> {}", sandbox.path("ran").display());
     let spec = serde_json::json!({ "kind": { "run": { "shell": command } } }).to_string();
     let step = PlanStep { spec, account: Some(account), ..PlanStep::new("agent", Vec::new()) };
@@ -26,6 +27,7 @@ fn t04_a_limit_outlives_its_process_is_explained_and_can_be_lifted() {
         worker: 1,
         queues: vec![DEFAULT_QUEUE.into()],
         reserved_only: false,
+        services_only: false,
         lease_ms: 600_000,
         nonce: 0,
     };

@@ -13,7 +13,7 @@ pub(crate) const DIALECTS: [(&str, &str); 3] =
 /// A repository, and an agent `robot` that follows a script.
 pub(crate) struct Bench {
     pub(crate) project: Project,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
 }
 
 impl Bench {
@@ -21,7 +21,15 @@ impl Bench {
         let project = Project::new();
         let sandbox = &project.sandbox;
         std::fs::create_dir_all(sandbox.path("config/sprag")).expect("a folder");
-        let script = sandbox.write("script.yaml", script);
+        let bench = Bench { project, env: Vec::new() };
+        bench.add("robot", dialect, script, "secrets = [\"ROBOT_KEY\"]\n");
+        bench
+    }
+
+    /// Adds an agent that follows a script, with further lines of its settings.
+    pub(crate) fn add(&self, name: &str, dialect: (&str, &str), script: &str, more: &str) {
+        let sandbox = &self.project.sandbox;
+        let script = sandbox.write(&format!("{name}.script.yaml"), script);
         let command = [
             program().to_str().expect("a path"),
             "agent",
@@ -30,24 +38,31 @@ impl Bench {
             "--speak",
             dialect.0,
             "--home",
-            sandbox.path("robot").to_str().expect("a path"),
+            sandbox.path(name).to_str().expect("a path"),
         ]
         .map(|word| format!("{word:?}"))
         .join(", ");
-        sandbox.write(
-            "config/sprag/agents.toml",
-            &format!(
-                "[robot]\ndriver = \"{}\"\ncommand = [{command}]\nsecrets = [\"ROBOT_KEY\"]\n",
-                dialect.1
-            ),
-        );
-        Bench { project, env: Vec::new() }
+        let settings = format!("[{name}]\ndriver = \"{}\"\ncommand = [{command}]\n{more}", dialect.1);
+        self.add_settings(&settings);
+    }
+
+    /// Adds text to agents.toml.
+    pub(crate) fn add_settings(&self, settings: &str) {
+        let file = "config/sprag/agents.toml";
+        let path = self.project.sandbox.path(file);
+        let before = std::fs::read_to_string(path).unwrap_or_default();
+        self.project.sandbox.write(file, &format!("{before}{settings}"));
+    }
+
+    /// Sets a variable of all further commands.
+    pub(crate) fn set(&mut self, name: &'static str, value: &str) {
+        self.env.push((name, value.to_owned()));
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.project.command_in(&self.project.repo(), args);
         command.env("XDG_CONFIG_HOME", self.project.sandbox.path("config"));
-        command.envs(self.env.iter().copied());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -73,7 +88,12 @@ impl Bench {
 
     /// Returns everything that the agent was given: a line per start, and a line per message.
     pub(crate) fn given(&self) -> Vec<Value> {
-        let lines = self.project.sandbox.lines("robot/given.jsonl");
+        self.given_to("robot")
+    }
+
+    /// Returns everything that an agent was given.
+    pub(crate) fn given_to(&self, agent: &str) -> Vec<Value> {
+        let lines = self.project.sandbox.lines(&format!("{agent}/given.jsonl"));
         lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
@@ -308,7 +328,7 @@ fn t11_credentials_reach_the_agent_alone() {
     run: 'test -z "$ROBOT_KEY"'
 "#;
     let mut bench = Bench::new(DIALECTS[0], SCRIPT);
-    bench.env.push(("ROBOT_KEY", "hunter2-is-secret"));
+    bench.set("ROBOT_KEY", "hunter2-is-secret");
     let run = bench.run(STEPS, 0);
     let start = bench.given().into_iter().find(|line| line.get("start").is_some()).expect("a start");
     assert!(start["env"].get("ROBOT_KEY").is_some(), "{start}");
@@ -321,7 +341,7 @@ fn t11_credentials_reach_the_agent_alone() {
     }
 }
 
-fn files_below(folder: PathBuf) -> Vec<PathBuf> {
+pub(crate) fn files_below(folder: PathBuf) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.flat_map(|path| if path.is_dir() { files_below(path) } else { vec![path] }).collect()
 }
@@ -380,63 +400,4 @@ fn t04_a_step_that_does_not_wait_for_a_limit_fails_at_once() {
         "{answer:?}"
     );
     assert_eq!(bench.starts(), 1, "the account is held, so no further attempt starts an agent");
-}
-
-/// The real agents, offline: three Claude Code and two Codex at once on one repository, all of which land. Skipped unless
-/// `SPRAG_LIVE_AGENTS` names the folders of the programs.
-#[test]
-fn real_agents_commit_in_their_worktrees_and_land() {
-    use sprag_testkit::models::{Models, Reply, Script};
-    let Ok(agents) = std::env::var("SPRAG_LIVE_AGENTS") else {
-        println!("skipped: SPRAG_LIVE_AGENTS does not say where the agents are");
-        return;
-    };
-    const COMMIT: &str = "printf $SPRAG_RUN_ID > \"$SPRAG_RUN_ID.txt\" && git add . && git -c user.name=a -c user.email=a@b commit -qm \"by an agent\"";
-    let script = Script::new()
-        .scene("SCENE-COMMIT", [Reply::shell(COMMIT), Reply::text("Committed.")])
-        .scene("SCENE-AGAIN", [Reply::text("I remember.")]);
-    let models = Models::start(script);
-    let project = Project::new();
-    let sandbox = &project.sandbox;
-    for folder in ["config/sprag", "home"] {
-        std::fs::create_dir_all(sandbox.path(folder)).expect("a folder");
-    }
-    let url = models.url();
-    sandbox.write(
-        "config/sprag/agents.toml",
-        &format!(
-            "[claude]\nenv = {{ ANTHROPIC_BASE_URL = \"{url}\", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\" }}\n\
-             [codex]\nsecrets = [\"FAKE_KEY\"]\nargs = [\"-c\", \"model_provider=\\\"fake\\\"\", \"-c\", \"model_providers.fake={{name=\\\"fake\\\",base_url=\\\"{url}/v1\\\",wire_api=\\\"responses\\\",env_key=\\\"FAKE_KEY\\\"}}\"]\n"
-        ),
-    );
-    let mut steps = String::new();
-    for (name, agent, model) in [
-        ("a", "claude", ""),
-        ("b", "claude", ""),
-        ("c", "claude", ""),
-        ("d", "codex", ", model: test-model"),
-        ("e", "codex", ", model: test-model"),
-    ] {
-        steps += &format!(
-            "  - id: {name}\n    needs: []\n    pipeline: {{ file: one.yaml, inputs: {{ name: {name}, agent: {agent} }} }}\n"
-        );
-        let child = format!(
-            "name: {agent}\ninputs: {{ name: string, agent: string }}\nenvironment: {{ worktree: {{ branch: 'work/{{{{ inputs.name }}}}-{{{{ inputs.agent }}}}' }} }}\nsteps:\n  - id: work\n    agent: {{ use: {agent}{model}, prompt: SCENE-COMMIT }}\n    check: {{ run: 'mv \"$SPRAG_RUN_ID.txt\" \"{{{{ inputs.name }}}}.txt\" && git add -A && git -c user.name=a -c user.email=a@b commit -qm named' }}\n  - id: again\n    agent: {{ use: {agent}{model}, prompt: SCENE-AGAIN, session: {{ continue: work }} }}\n  - {{ id: land, land: main, on_fail: {{ rework: work, max: 1 }} }}\n"
-        );
-        sandbox.write(&format!("one-{agent}.yaml"), &child);
-        steps = steps.replace("file: one.yaml", &format!("file: one-{agent}.yaml"));
-    }
-    let file = project.pipeline("real", "", &steps);
-    let mut command = project.command_in(&project.repo(), ["run", file.to_str().expect("a path")]);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{agents}:{path}")).env("HOME", sandbox.path("home"));
-    command
-        .env("XDG_CONFIG_HOME", sandbox.path("config"))
-        .env("ANTHROPIC_API_KEY", "sk-test")
-        .env("FAKE_KEY", "sk-test");
-    sandbox.start_command(command).finish_within(std::time::Duration::from_secs(300)).expect(0);
-    for name in ["a", "b", "c", "d", "e"] {
-        assert!(project.repo().join(format!("{name}.txt")).exists(), "{name} has landed");
-    }
-    project.assert_clean();
 }

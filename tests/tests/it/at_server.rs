@@ -105,7 +105,7 @@ fn runs_of_a_server_are_drawn_retried_and_forked() {
     assert!(told.stderr.contains("✓ build"), "{told:?}");
     let told = scene.sprag(&["fork", &run, "--from", "build"]).expect(0);
     assert!(told.stderr.contains("✓ test"), "{told:?}");
-    let told = scene.sprag(&["diff", &run]).expect(1).stderr;
+    let told = scene.sprag(&["diff", &run]).expect(4).stderr;
     assert!(told.contains("has no worktree"), "{told}");
 }
 
@@ -118,7 +118,8 @@ fn a_run_of_a_server_is_found_by_its_name_and_shows_its_failure() {
     assert!(told.stderr.contains("│ why") && told.stderr.contains("--server"), "{told:?}");
     let told = scene.sprag(&["status", "nightly"]).expect(0).stdout;
     let failed = told.lines().find(|line| line.contains("✗ test")).expect("the failed step");
-    assert!(failed.ends_with(['s', 'm', 'h']), "it says how long the step took: {told}");
+    let is_told = failed.ends_with("s   exit code 3");
+    assert!(is_told, "it says how long the step took, and why it failed: {told}");
     assert!(told.contains("next: sprag explain"), "{told}");
     let told = scene.sprag(&["status", "nosuch"]).expect(2).stderr;
     assert!(told.contains("sprag ls --server"), "{told}");
@@ -236,4 +237,134 @@ fn a_command_that_follows_a_server_connects_again_where_it_was() {
     let told = events.finish().expect(0).stdout;
     let local = scene.sandbox.sprag(["events", "--run", &run]).expect(0).stdout;
     assert_eq!(told, local, "each entry once, in order");
+}
+
+#[test]
+fn logs_and_status_of_a_server_say_why_there_is_nothing() {
+    let scene = Scene::new();
+    scene.sandbox.yaml(
+        "stops",
+        "steps:\n  - { id: test, run: 'exit 3' }\n  - { id: ship, run: echo shipped }\n  - { id: ask, gate: { ask: 'Really?' } }\n",
+    );
+    let run = scene.ended("stops.yaml", 100);
+    for (step, why) in [
+        ("ship", "ship was cancelled before it started\n"),
+        ("ask", "ask prints nothing: no command runs in it\n"),
+    ] {
+        let here = scene.sandbox.sprag(["logs", &run, step]).expect(0).stderr;
+        let there = scene.sprag(&["logs", &run, step]).expect(0).stderr;
+        assert_eq!((here.as_str(), there.as_str()), (why, why), "{step}");
+    }
+    let told = scene.sprag(&["status", &run]).expect(0).stdout;
+    assert!(told.contains("· ship  not run\n"), "{told}");
+    let failed = told.lines().find(|line| line.contains("✗ test")).expect("a line");
+    assert!(failed.ends_with("exit code 3"), "{failed}");
+    // The name of a step in the place of a run.
+    let url = scene.url();
+    for (at, more) in [(&[][..], String::new()), (&["--server", &url], format!(" --server {url}"))] {
+        let told = scene.sandbox.sprag([&["logs", "test"], at].concat()).expect(2).stderr;
+        let next = format!("next: test is a step of the newest run: sprag logs {run} test{more}\n");
+        assert!(told.ends_with(&next), "{told}");
+    }
+}
+
+#[test]
+fn an_ended_run_leaves_nothing_to_do_here_and_at_a_server() {
+    let scene = Scene::new();
+    scene
+        .sandbox
+        .yaml("waits", "steps:\n  - { id: bad, run: exit 3 }\n  - { id: go, wait: { signal: go } }\n");
+    scene.sandbox.yaml("ends", "steps:\n  - { id: go, run: 'true' }\n");
+    let (failed, completed) = (scene.ended("waits.yaml", 100), scene.ended("ends.yaml", 0));
+    for (args, next) in [
+        (vec!["signal", &failed, "go"], format!("sprag resume {failed}")),
+        (vec!["skip", &failed, "go"], format!("sprag resume {failed}")),
+        (vec!["cancel", &failed], format!("sprag resume {failed}")),
+        (vec!["cancel", &completed], format!("sprag retry {completed} --step STEP")),
+        (vec!["resume", &completed], format!("sprag retry {completed} --step STEP")),
+    ] {
+        for told in [scene.sandbox.sprag(&args), scene.sprag(&args)] {
+            let told = told.expect(4).stderr;
+            assert!(
+                told.contains(": there is nothing to do\nnext: ") && told.contains(&next),
+                "{args:?}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_run_without_a_name_lists_the_pipelines_for_a_server_too() {
+    let scene = Scene::new();
+    std::fs::create_dir_all(scene.sandbox.path(".sprag/pipelines")).expect("a folder");
+    scene
+        .sandbox
+        .write(".sprag/pipelines/ci.yaml", "description: Checks all\nsteps:\n  - { id: a, run: 'true' }\n");
+    let told = scene.sprag(&["run"]).expect(0);
+    assert_eq!(told.stdout, scene.sandbox.sprag(["run"]).expect(0).stdout);
+    assert!(told.stdout.contains("Checks all · 1 step"), "{}", told.stdout);
+    assert_eq!(told.stderr, format!("run one: sprag run ci --server {}\n", scene.url()));
+    for (args, reason) in [
+        (&["worker", "ls"][..], "`sprag worker ls` has no --server: it lists the workers"),
+        (&["do", "nothing"], "`sprag do` has no --server: the agent works in this folder"),
+        (&["agent", "fake"], "`sprag agent` has no --server: it is about this machine"),
+    ] {
+        let told = scene.sprag(args).expect(2).stderr;
+        assert!(told.contains(reason) && told.contains("\nnext: "), "{told}");
+    }
+}
+
+#[test]
+fn wait_with_a_timeout_tells_the_status() {
+    let scene = Scene::new();
+    scene.sandbox.yaml("waits", "steps:\n  - { id: go, wait: { signal: go } }\n");
+    let run = scene.sprag(&["run", "waits.yaml", "--detach"]).expect(0).stdout;
+    let run = run.trim();
+    until("it runs", || scene.sandbox.status_word(run) == "running");
+    let args = ["wait", run, "--timeout", "200ms"];
+    for told in [scene.sandbox.sprag(args), scene.sprag(&args)] {
+        let told = told.expect(124);
+        assert_eq!(told.stdout, "");
+        assert!(told.stderr.ends_with(&format!("run {run} has not ended in 200ms\n")), "{}", told.stderr);
+    }
+    let args = ["wait", run, "--timeout", "200ms", "--json"];
+    for told in [scene.sandbox.sprag(args), scene.sprag(&args)] {
+        let told = told.expect(124).json();
+        assert_eq!(told, serde_json::json!({ "type": "result", "run": run, "status": "running" }));
+    }
+}
+
+#[test]
+fn the_live_view_of_a_server_is_that_of_a_run_here() {
+    let scene = Scene::new();
+    let (sandbox, url) = (&scene.sandbox, scene.url());
+    sandbox.yaml(
+        "both",
+        "steps:\n  - { id: flaky, needs: [], retry: { attempts: 2, delay: 300ms }, run: 'test -e again || { touch again; exit 3; }' }\n  - { id: work, needs: [], run: 'until [ -e go ]; do sleep 0.02; done' }\n  - { id: review, needs: [], task: { queue: people, prompt: Look } }\n",
+    );
+    let mut terminal = sandbox.on_terminal(1, ["run", "both.yaml", "--server", &url]);
+    terminal.shows("flaky failed: exit code 3 (");
+    terminal.shows("; retry 2 of 2 in ");
+    terminal.shows("1/3  work ");
+    terminal.shows("s: review: an agent or a person who claims it: sprag task claim --queue people");
+    terminal.types("\u{3}");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 0, "{shown}");
+    let last = shown.rsplit(['\n', '\r']).find(|line| !line.is_empty()).expect("a line");
+    assert!(
+        last.trim_start_matches("\u{1b}[2K")
+            .trim_start_matches("\u{1b}[1A\u{1b}[J")
+            .starts_with("stopped watching"),
+        "{last:?}"
+    );
+    // Where there is no terminal, the wait is told of once.
+    let run = sandbox.newest().expect("a run");
+    let watching = sandbox.start(["watch", &run, "--server", &url]);
+    let claim = "waiting: review: an agent or a person who claims it: sprag task claim --queue people";
+    until("it is told of", || watching.stderr().contains(claim));
+    sandbox.write("go", "");
+    let task = sandbox.json(["task", "claim", "--queue", "people", "--as", "ada", "--json"]);
+    sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);
+    let told = watching.finish().expect(0).stderr;
+    assert_eq!(told.matches(claim).count(), 1, "{told}");
 }

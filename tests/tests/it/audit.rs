@@ -15,6 +15,25 @@ fn pairs(acts: &Value) -> Vec<(String, String)> {
     acts.map(|act| (text(&act["by"]), text(&act["act"]))).collect()
 }
 
+/// Returns the rows of a table of acts without times, ids and the name of the local user, sorted: acts of one millisecond
+/// have no order.
+fn rows(table: &str) -> Vec<String> {
+    let word = |word: &str| {
+        let is_id = word.len() == 12 && word.starts_with("0a");
+        let is_number = word.len() > 12 && word.bytes().all(|byte| byte.is_ascii_digit());
+        match word {
+            _ if is_id || is_number => "ID".to_owned(),
+            user if user.starts_with("user:") => "user:NAME".to_owned(),
+            word => word.to_owned(),
+        }
+    };
+    // A time has three words: the day, the time and the zone.
+    let row = |line: &str| line.split_whitespace().skip(3).map(word).collect::<Vec<_>>().join(" ");
+    let mut rows: Vec<String> = table.lines().skip(1).map(row).collect();
+    rows.sort();
+    rows
+}
+
 #[test]
 fn i01_a_day_of_five_users_and_three_agents_is_read_back_with_who_did_what() {
     let sandbox = Sandbox::new();
@@ -110,6 +129,14 @@ fn i01_a_day_of_five_users_and_three_agents_is_read_back_with_who_did_what() {
             .any(|line| line.contains("\"cancel.requested\"") && line.contains("\"by\":\"token:di\"")),
         "{events}"
     );
+    // The whole day is the table of the page about security, up to times, ids and the name of this user.
+    const PAGE: &str = include_str!("../../../docs/security.md");
+    let (_, day) = PAGE.split_once("## The audit of a day").expect("a section");
+    let (_, day) = day.split_once("```text\n").expect("a table");
+    let (day, _) = day.split_once("```").expect("an end");
+    let table = sandbox.sprag(["audit"]).expect(0).stdout;
+    println!("{table}");
+    assert_eq!(rows(&table), rows(day), "the day is told in docs/security.md");
     // Only an administrator reads the audit over HTTP.
     server.request("GET", "/v1/audit").token(&tokens[0]).send().problem(403, "forbidden");
     server.request("GET", "/v1/audit?since=yesterday").token(&admin).send().problem(400, "malformed");

@@ -50,7 +50,7 @@ fn checkpoints_are_shown_by_diff() {
 fn checkpoints_of_a_run_without_a_worktree() {
     let project = Project::new();
     let run = project.run(&project.pipeline("plain", "", "  - {id: a, run: 'true'}"), 0);
-    let told = project.sprag(["diff", &run]).expect(1);
+    let told = project.sprag(["diff", &run]).expect(4);
     assert!(told.stderr.contains("has no worktree"), "{}", told.stderr);
 }
 

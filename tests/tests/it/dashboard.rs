@@ -48,7 +48,12 @@ fn e24_runs_are_found_counted_and_described() {
     let live = server.get("/v1/waiting");
     assert_eq!((&live["live"], &live["executing"], &live["unserved"]), (&json!(1), &json!([]), &json!([])));
     assert_eq!(live["causes"], json!([{ "waiting_for": "person", "count": 1, "runs": [asks] }]));
-    let slow = server.run("name: slow\nsteps:\n  - id: nap\n    run: touch napping; sleep 60\n");
+    // The tasks of a board are claimed by agents and people: that no worker serves their queue is as it should be.
+    server.post("/v1/boards", &json!({ "name": "demo", "goal": "A goal" })).expect(201);
+    server.post("/v1/boards/demo/tasks", &json!({ "tasks": [{ "text": "Write it" }] })).expect(200);
+    until("the task waits", || server.get("/v1/waiting")["causes"][1]["waiting_for"] == "task");
+    assert_eq!(server.get("/v1/waiting")["unserved"], json!([]));
+    let slow = server.run("name: slow\nsteps:\n  - id: nap\n    run: echo first; echo napping; sleep 60\n");
     let executing = until_some("a step is executed", || {
         server.get("/v1/waiting")["executing"].as_array().and_then(|all| all.first().cloned())
     });
@@ -57,7 +62,28 @@ fn e24_runs_are_found_counted_and_described() {
         (&json!(slow), &json!("nap"), &json!(1))
     );
     assert!(executing["worker"].as_str().is_some_and(|name| name.starts_with("serve-")), "{executing}");
+    until("its last line is told", || server.get("/v1/waiting")["executing"][0]["last_line"] == "napping");
     server.post(&format!("/v1/runs/{slow}/cancel"), &json!({})).expect(200);
+}
+
+#[test]
+fn e24_a_pipeline_has_usual_times_from_its_completed_runs() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let of = |pipeline: &str| server.get(&format!("/v1/durations?pipeline={pipeline}"));
+    assert_eq!(of("hello"), json!({ "pipeline": "hello", "runs": 0, "run_ms": null, "steps": {} }));
+    let runs = [server.run(HELLO), server.run(HELLO), server.run(FAILS)];
+    server.until(&runs[0], "completed");
+    server.until(&runs[1], "completed");
+    server.until(&runs[2], "failed");
+    let usual = of("hello");
+    assert_eq!(usual["runs"], 2, "{usual}");
+    assert!(usual["run_ms"].as_i64().is_some_and(|ms| ms > 0), "{usual}");
+    let steps: Vec<&String> = usual["steps"].as_object().expect("steps").keys().collect();
+    assert_eq!(steps, ["end", "say"], "{usual}");
+    // A run that failed says nothing about the usual time.
+    assert_eq!(of("sad")["runs"], 0);
+    server.request("GET", "/v1/durations").send().problem(400, "malformed");
 }
 
 #[test]
@@ -161,7 +187,9 @@ fn e24_the_pages_need_no_token_and_no_other_server() {
         "/lifecycles",
         "/environments",
         "/agents",
+        "/agents/abc/work",
         "/rules",
+        "/rules/ci/nightly",
         "/pipelines/x",
         "/settings",
     ] {
@@ -170,6 +198,8 @@ fn e24_the_pages_need_no_token_and_no_other_server() {
         let policy = &page.headers["content-security-policy"];
         assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"), "{policy}");
         assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
+        let links = &page.headers["link"];
+        assert!(links.contains("rel=modulepreload") && !links.contains("//"), "{path}: {links}");
         let text = page.text();
         let script = text.split("src=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a script");
         let script = server.anonymous("GET", script).header("accept-encoding", "gzip").send().expect(200);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sprag_tests::{Project, Server, nightly, until};
+use sprag_tests::{Project, Server, nightly, program, until};
 
 const HELLO: &str = "name: hello\nsteps:\n  - id: say\n    run: echo hello\n";
 const FAILS: &str =
@@ -15,7 +15,9 @@ const FAN: &str = "name: fan\nlabels: { team: web }\nsteps:\n  - id: start\n    
 const HOSTILE: &str = "name: hostile\nsteps:\n  - id: say\n    run: |\n      \
     printf '\\033[31mred\\033[0m plain\\n<img src=x onerror=alert(1)>\\n</script><script>alert(1)</script>\\n'\n      \
     printf '\\033]8;;http://evil.example\\007link\\033]8;;\\007 \\342\\200\\256reversed\\n'\n      \
-    seq 1 500; echo the needle; seq 500 1500; head -c 100000 /dev/zero | tr '\\0' x; echo\n";
+    seq 1 500; echo the needle; seq 500 1500; head -c 100000 /dev/zero | tr '\\0' x; echo\n      \
+    mkdir -p ../evil; echo '<script>alert(1)</script>' > '../evil/<img src=x onerror=alert(1)>.html'\n    \
+    outputs: { page: '../evil/<img src=x onerror=alert(1)>.html' }\n";
 /// A change that a person reviews; what is sent back becomes a line of the file.
 const REVIEW: &str = "name: review\nenvironment: { worktree: {} }\nsteps:\n  - id: change\n    run: |\n      \
     printf 'first line\\nsecond line\\n%s\\n' \"$SPRAG_FEEDBACK\" > notes.txt\n      \
@@ -24,8 +26,24 @@ const REVIEW: &str = "name: review\nenvironment: { worktree: {} }\nsteps:\n  - i
     on_fail: { rework: change, max: 2 }\n  - { id: land, needs: [review], land: main }\n";
 const LANDS: &str = "name: lands\nenvironment: { worktree: {} }\nsteps:\n  - id: work\n    run: echo landed > landed.txt\n  \
     - { id: land, needs: [work], land: main }\n";
-const SHIP: &str = "name: ship\ndescription: Ships <b>it</b>\ninputs:\n  place: { type: string, enum: [here, there], default: here }\n  \
+const SHIP: &str = "name: ship\ndescription: Ships <b>it</b>\non:\n  - id: nightly\n    schedule: { cron: '30 2 * * *', zone: Europe/Berlin }\n    \
+    inputs: { count: 3 }\ninputs:\n  place: { type: string, enum: [here, there], default: here }\n  \
     count: { type: integer, required: true, min: 1 }\nsteps:\n  - id: go\n    run: echo {{ inputs.place }} {{ inputs.count }}\n";
+
+/// A question with a form, whose choices lead to different steps.
+const DECIDE: &str = "name: decide\nsteps:\n  - { id: build, run: echo built }\n  - id: how\n    needs: [build]\n    gate:\n      \
+    ask: How is it released?\n      fields:\n        reason: { required: true, description: For the log }\n        \
+    percent: { type: integer, default: 5, min: 1, max: 50 }\n      choices: [{ canary: { to: canary } }, { later: { to: park } }, never]\n  \
+    - { id: canary, needs: [how], run: 'echo {{ steps.how.outputs.percent }} percent: {{ steps.how.outputs.reason }}' }\n  \
+    - { id: park, needs: [how], run: echo parked }\n";
+/// An agent whose work is checked: it fails, so that a person talks to it.
+const TALKS: &str = "name: talks\nenvironment: { worktree: { keep: on_failure } }\nsteps:\n  - id: work\n    \
+    agent: { use: robot, prompt: Work. }\n    check: { run: grep -q right made.txt }\n";
+const SCRIPT: &str = "turns:\n  - when: the word right\n    do:\n      - shell: echo right > made.txt\n      - say: Corrected.\n  \
+    - when: finish the task\n    do:\n      - say: There is nothing left to do.\n  - when: Work\n    do:\n      - shell: echo wrong > made.txt\n      - say: I made the file.\n";
+/// A step that waits for a worker that never comes, and rounds.
+const STUCK: &str = "name: stuck\nsteps:\n  - id: count\n    repeat: { until: steps.count.round >= 3, max: 5 }\n    run: echo round\n  \
+    - { id: never, needs: [count], queue: nowhere, run: 'true' }\n  - { id: after, needs: [never], run: echo after }\n";
 
 /// What the browser is shown: runs of every kind.
 fn facts(project: &Project, server: &Server) -> Value {
@@ -47,18 +65,27 @@ fn facts(project: &Project, server: &Server) -> Value {
         "landed": start(LANDS, "Land it"),
         "asks": start(REVIEW, "Change the notes"),
         "long": start(&long, "A long question"),
+        "decide": start(DECIDE, "Release 4.2"),
+        "talks": start(TALKS, "Ask the agent"),
+        "stuck": start(STUCK, "Stuck"),
         "slow": start("name: slow\nsteps:\n  - id: nap\n    run: echo napping; sleep 600\n", "A long nap"),
     });
     server.post("/v1/boards", &json!({ "name": "demo", "goal": "Show <i>tasks</i>" })).expect(201);
     let tasks =
         json!({ "tasks": [{ "text": "Write it", "key": "a" }, { "text": "Check it", "needs": ["a"] }] });
     server.post("/v1/boards/demo/tasks", &tasks).expect(200);
+    server.post("/v1/rules", &json!({ "pipeline": "ship" })).expect(200);
     let id = |key: &str| facts[key].as_str().expect("an id").to_owned();
     for key in ["fan", "hostile", "gone", "landed"] {
         server.until(&id(key), "completed");
     }
-    server.until(&id("failed"), "failed");
-    for key in ["asks", "long"] {
+    for key in ["failed", "talks"] {
+        server.until(&id(key), "failed");
+    }
+    until("the rounds are over", || {
+        server.get(&format!("/v1/runs/{}", id("stuck")))["waiting_for"] == "worker"
+    });
+    for key in ["asks", "long", "decide"] {
         until("the question is asked", || {
             server.get(&format!("/v1/runs/{}", id(key)))["waiting_for"] == "person"
         });
@@ -75,15 +102,25 @@ struct Stage {
 }
 
 impl Stage {
-    fn args(project: &Project) -> Vec<String> {
-        vec!["--project".into(), project.sandbox.path("shop").display().to_string()]
+    /// Starts a server with a project, and with an agent that follows a script.
+    fn serve(project: &Project, listen: &str) -> Server {
+        let shop = project.sandbox.path("shop").display().to_string();
+        let mut command = project.sandbox.command(["serve", "--listen", listen, "--project", &shop]);
+        command.env("XDG_CONFIG_HOME", project.sandbox.path("config"));
+        Server::from_process(&project.sandbox, project.sandbox.start_command(command))
     }
 
     fn start(project: Project) -> Stage {
-        project.sandbox.write("shop/.sprag/pipelines/ship.yaml", SHIP);
-        let args = Stage::args(&project);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let server = Server::start(&project.sandbox, &args);
+        let sandbox = &project.sandbox;
+        sandbox.write("shop/.sprag/pipelines/ship.yaml", SHIP);
+        let script = sandbox.write("script.yaml", SCRIPT).display().to_string();
+        let (program, home) = (program().display(), sandbox.path("robot").display().to_string());
+        let agents = format!(
+            "[robot]\ndriver = \"claude-stream\"\ncommand = [\"{program}\", \"agent\", \"fake\", \"{script}\", \"--speak\", \"claude\", \
+             \"--home\", \"{home}\"]\n"
+        );
+        sandbox.write("config/sprag/agents.toml", &agents);
+        let server = Stage::serve(&project, "127.0.0.1:0");
         Stage { project, server: Some(server), guest: None }
     }
 
@@ -98,9 +135,7 @@ impl Stage {
                 let running = self.server.take().expect("a server");
                 let addr = running.addr.to_string();
                 running.into_process().kill();
-                let args = Stage::args(&self.project);
-                let args: Vec<&str> = args.iter().map(String::as_str).collect();
-                let started = Server::start_at(&self.project.sandbox, &addr, &args);
+                let started = Stage::serve(&self.project, &addr);
                 let made = started.run(HELLO);
                 self.server = Some(started);
                 json!({ "made": made })

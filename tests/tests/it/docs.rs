@@ -276,3 +276,41 @@ fn the_api_page_does_what_it_says() {
         assert!(code.contains(&format!("\"{word}\"")) && API.contains(&format!("`{word}`")), "{word}");
     }
 }
+
+/// The three settings of docs/security.md, each typed from top to bottom.
+#[test]
+fn s19_the_settings_of_the_security_page_can_be_typed() {
+    const SECURITY: &str = include_str!("../../../docs/security.md");
+    let blocks = typed(SECURITY);
+    let [alone, certificate, team, untrusted] = blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let sandbox = Sandbox::new();
+    let (out, err) = shell(&sandbox, alone);
+    assert!(out.contains("the key is ***") && !out.contains("the-key-of-one-user"), "{out}\n{err}");
+    assert!(out.contains("only this user can look into") && out.contains("run.created"), "{out}\n{err}");
+
+    shell(&sandbox, certificate);
+    assert!(SECURITY.contains("`sprag serve --no-worker --tls-cert cert.pem --tls-key key.pem`"));
+    let files = [sandbox.path("cert.pem"), sandbox.path("key.pem")].map(|file| file.display().to_string());
+    let args = ["--no-worker", "--tls-cert", &files[0], "--tls-key", &files[1]];
+    let server = sprag_tests::Server::start(&sandbox, &args);
+    let (out, err) = shell(&sandbox, &team.replace("127.0.0.1:7717", &server.addr.to_string()));
+    for wanted in [
+        "ada started it: others answer",
+        "bo reaches pipelines named deploy-* alone",
+        "token:ada",
+        "token:cy",
+        "gate.answered",
+        "shipped",
+    ] {
+        assert!(out.contains(wanted), "{wanted}: {out}\n{err}");
+    }
+
+    if let Err(why) = sprag_process::sandbox_support() {
+        println!("SKIPPED: no sandbox can be made here: {why}");
+        return;
+    }
+    let (out, err) = shell(&Sandbox::new(), untrusted);
+    for wanted in ["no keys here", "no store here", "+done", "landed"] {
+        assert!(out.contains(wanted), "{wanted}: {out}\n{err}");
+    }
+}

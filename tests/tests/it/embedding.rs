@@ -267,7 +267,7 @@ fn the_web_service_example_runs_orders_and_streams_their_events() {
     Request::to(addr, "GET", "/orders/0ajd4xepmxy6").send().expect(404);
     let other = Request::to(addr, "POST", "/orders").header("idempotency-key", "order-7");
     let refused = other.json(&json!({ "item": "teapot", "cents": 1 })).send().expect(422).text();
-    assert!(refused.contains("another inputs"), "{refused}");
+    assert!(refused.contains("other inputs"), "{refused}");
     service.signal(Signal::INT);
     assert!(service.finish().expect(0).stdout.ends_with("stopped\n"));
 }

@@ -136,6 +136,42 @@ fn the_examples_of_rounds_forms_and_handlers_do_what_they_say() {
 }
 
 #[test]
+fn the_examples_of_services_remedies_and_votes_do_what_they_say() {
+    let sandbox = Sandbox::new();
+    let said = |run: &str, step: &str| sandbox.sprag(["logs", run, step]).expect(0).stdout;
+    let whole = |args: &[&str], code: i32| {
+        let told = sandbox.sprag(["run", "--json"].iter().chain(args)).expect(code);
+        let last = told.lines::<serde_json::Value>().pop().expect("a line");
+        (last["run"].as_str().expect("a run").to_owned(), last["outputs"].clone())
+    };
+    let (run, outputs) = whole(&[&example("integration.yaml")], 0);
+    assert_eq!(outputs, json!({ "report": "exit codes of the shards [0,0,0]", "failed": 0 }));
+    assert!(said(&run, "store").contains("the store is ready"));
+    assert!(sandbox.steps(&run).contains("store done"), "{}", sandbox.steps(&run));
+    assert!(sandbox.processes_of(&run).is_empty() && !Path::new(&format!("/tmp/sprag-store-{run}")).exists());
+    let (run, outputs) = whole(&[&example("integration.yaml"), "-i", "broken=2"], 100);
+    assert_eq!(outputs, json!({ "report": "exit codes of the shards [0,1,0]", "failed": 1 }));
+    assert!(
+        said(&run, "tools").contains("1 files restored") || said(&run, "tools").contains("files restored")
+    );
+
+    let (_, outputs) = whole(&[&example("remediate.yaml")], 0);
+    assert_eq!(outputs, json!({ "states": [{ "state": "web 40" }, { "state": "ci 67" }] }));
+    let full = "hosts=[{\"name\": \"db\", \"used\": 99, \"frees\": 1}]";
+    let run = sandbox.run(&[&example("remediate.yaml"), "-i", full], 5);
+    sandbox.sprag(["approve", &run, "--field", "gigabytes=50"]).expect(0);
+    assert_eq!(said(&run, "hosts[0].grow"), "grew db by 50 GB\n");
+
+    let run = sandbox.run(&[&example("judges.yaml")], 0);
+    assert_eq!(said(&run, "merge"), "merged\n");
+    let run = sandbox.run(&[&example("judges.yaml"), "-i", "approvals=1"], 5);
+    assert_eq!(sandbox.step(&run, "change")["attempt"], 3);
+    let asked = sandbox.json(["questions", "--json"]).to_string();
+    assert!(asked.contains("too slow, unclear names"), "{asked}");
+    sandbox.sprag(["reject", &run]).expect(100);
+}
+
+#[test]
 fn the_test_matrix_runs_all_and_names_the_failed_ones() {
     let sandbox = Sandbox::new();
     let run = sandbox.run(&[&example("test-matrix.yaml")], 0);

@@ -56,7 +56,7 @@ fn failures_of_items_and_of_child_runs_are_repeated_too() {
     );
     let told = sandbox.sprag(["run", "all.yaml"]).expect(100);
     let end = told.stderr.split("\nfailed in ").nth(1).expect("an end");
-    assert!(end.contains("✗ each[1] failed: exit code 1\n    │ item b\n"), "{end}");
+    assert!(end.contains("✗ each[1] (b) failed: exit code 1\n    │ item b\n"), "{end}");
     assert!(end.contains("✗ deep failed: exit code 4 (run "), "{end}");
     assert!(end.contains("│ deep down\n") && !end.contains("each[0]"), "{end}");
 }

@@ -280,9 +280,6 @@ fn a_run_of_a_server_says_what_it_waits_for() {
     watching.signal(Signal::INT);
     watching.finish().expect(0);
     sandbox.yaml("fails", "steps:\n  - { id: t, run: exit 7 }\n");
-    sandbox.yaml("child", "steps:\n  - { id: c, pipeline: fails.yaml }\n");
-    let told = sandbox.sprag(["run", "child.yaml", "--server", &url]).expect(2).stderr;
-    assert!(told.contains("needs fails.yaml") && !told.contains("error: error"), "{told}");
     sandbox.sprag(["run", "fails.yaml", "--server", &url]).expect(100);
     let told = sandbox.sprag(["explain", "--server", &url]).expect(0).stdout;
     assert!(told.contains(&format!("t --server {url}")), "{told}");

@@ -243,7 +243,7 @@ fn a_signal_ends_a_wait_and_brings_outputs() {
     assert_eq!(told["received_by"], "deployed");
     running.finish().expect(0);
     assert_eq!(sandbox.read("used"), "3 [\"a\"]\n");
-    sandbox.sprag(["signal", &run, "deployed"]).expect(1);
+    sandbox.sprag(["signal", &run, "deployed"]).expect(4);
     sandbox.check(&run);
 }
 

@@ -128,3 +128,146 @@ steps:
         assert!(refused.stderr.contains(told) || refused.stdout.contains(told), "{told}: {refused:?}");
     }
 }
+
+/// P16: a rewind to a step inside an item runs it and what needs it again, inside and outside, and keeps the rest.
+#[test]
+fn p16_a_rewind_goes_to_a_step_inside_an_item() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "inside",
+        r#"
+steps:
+  - { id: first, run: echo first >> ran }
+  - id: each
+    foreach: [a, b, c]
+    max_parallel: 1
+    steps:
+      - { id: build, run: 'echo build {{ item }} >> ran' }
+      - { id: test, run: 'echo test {{ item }} >> ran' }
+      - { id: lint, needs: build, run: 'echo lint {{ item }} >> ran' }
+      - id: deep
+        needs: [test, lint]
+        steps:
+          - { id: one, run: 'echo one {{ item }} >> ran' }
+          - { id: two, run: 'echo two {{ item }} >> ran' }
+  - { id: last, run: echo last >> ran }
+"#,
+    );
+    let run = sandbox.run(&["inside.yaml"], 0);
+    let forget = || std::fs::remove_file(sandbox.path("ran")).expect("a file");
+    let graph = sandbox.sprag(["graph", &run]).expect(0).stdout;
+    assert!(graph.contains("each[1].test") && graph.contains("each[2].deep.two"), "{graph}");
+    forget();
+    sandbox.sprag(["rewind", &run, "--to", "each[1].test"]).expect(0);
+    assert_eq!(sandbox.lines("ran"), ["test b", "one b", "two b", "last"]);
+    forget();
+    sandbox.sprag(["retry", &run, "--step", "each[2].deep.two"]).expect(0);
+    assert_eq!(sandbox.lines("ran"), ["two c", "last"]);
+    // Afterwards the items have new rows, whose attempts do not start at 1.
+    sandbox.check(&run);
+    forget();
+    sandbox.sprag(["rewind", &run, "--to", "each"]).expect(0);
+    assert_eq!(sandbox.lines("ran").len(), 16, "all items start anew");
+    assert_eq!(sandbox.status_word(&run), "completed");
+    let wrong = sandbox.sprag(["rewind", &run, "--to", "each[1].nothing"]).expect(2);
+    assert!(wrong.stderr.contains("nothing"), "{wrong:?}");
+    sandbox.sprag(["rewind", &run, "--to", "first.x"]).expect(2);
+}
+
+/// P16: a failed item elsewhere runs again with the rewound one, one after the other.
+#[test]
+fn p16_a_rewind_inside_waits_for_its_place() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "inside",
+        r#"
+steps:
+  - id: each
+    foreach: [a, b]
+    max_parallel: 1
+    steps:
+      - { id: build, run: 'echo build {{ item }} >> ran' }
+      - { id: test, run: 'echo test {{ item }} >> ran; test {{ item }} = b || test -e good' }
+"#,
+    );
+    let run = sandbox.run(&["inside.yaml"], 100);
+    std::fs::remove_file(sandbox.path("ran")).expect("a file");
+    sandbox.write("good", "");
+    sandbox.sprag(["rewind", &run, "--to", "each[1].test"]).expect(0);
+    assert_eq!(sandbox.lines("ran"), ["test a", "test b"]);
+    sandbox.check(&run);
+}
+
+/// `explain` names the steps inside steps by their whole names.
+#[test]
+fn explain_names_the_steps_inside_steps() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "asks",
+        "steps:\n  - id: each\n    foreach: [a]\n    steps:\n      - { id: ask, gate: { ask: 'Go on with {{ item }}?' } }\n      - { id: go, run: echo }\n",
+    );
+    let run = sandbox.run(&["asks.yaml"], 5);
+    let told = sandbox.json(["explain", &run, "--json"]);
+    let names: Vec<&str> =
+        told["steps"].as_array().unwrap().iter().filter_map(|step| step["id"].as_str()).collect();
+    assert_eq!(names, ["each", "each[0]", "each[0].ask", "each[0].go"], "{told}");
+    assert!(told["steps"][2]["waits_for"].as_str().unwrap().contains("Go on with a?"), "{told}");
+}
+
+/// Questions inside steps have whole names, with which they are answered.
+#[test]
+fn questions_inside_steps_are_answered_by_their_whole_names() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "asks",
+        "steps:\n  - id: each\n    foreach: [a, b]\n    steps:\n      - { id: ask, gate: { ask: 'Go on with {{ item }}?' } }\n",
+    );
+    let run = sandbox.run(&["asks.yaml"], 5);
+    let told = sandbox.sprag(["approve", &run]).expect(2).stderr;
+    assert!(told.contains("each[0].ask") && told.contains("each[1].ask"), "{told}");
+    sandbox.sprag(["approve", &run, "each[1].ask"]).expect(5);
+    assert_eq!(sandbox.step(&run, "each[1].ask")["status"], "done");
+    assert_eq!(sandbox.step(&run, "each[0].ask")["status"], "running");
+    // The only one that is left needs no more than its own name.
+    sandbox.sprag(["approve", &run, "ask"]).expect(0);
+}
+
+/// `error` of a step names the first failure inside it, and a failed check is shown as it is written.
+#[test]
+fn the_error_of_a_step_is_the_first_failure_inside_it() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "fails",
+        r#"
+inputs: { word: { default: y } }
+steps:
+  - id: group
+    on_fail: continue
+    steps:
+      - { id: good, run: echo }
+      - { id: bad, run: exit 7 }
+  - id: checked
+    on_fail: continue
+    run: echo
+    check: { run: 'test "{{ inputs.word }}" = x' }
+  - id: tell
+    run: [printf, "%s\n%s", "{{ steps.group.error }}", "{{ steps.checked.error }}"]
+    outputs: { text: { stdout: text } }
+"#,
+    );
+    let run = sandbox.run(&["fails.yaml"], 0);
+    let log = sandbox.sprag(["logs", &run, "tell"]).expect(0).stdout;
+    assert!(log.contains("step `bad` failed: exit code 7"), "{log}");
+    assert!(log.contains(r#"`test "{{ inputs.word }}" = x` ended with exit code 1"#), "{log}");
+}
+
+/// A run that exceeded its timeout says so in its result.
+#[test]
+fn the_result_of_a_run_that_took_too_long_has_the_reason() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("long", "timeout: 300ms\nsteps:\n  - { id: a, run: sleep 60 }\n");
+    let answer = sandbox.sprag(["run", "long.yaml", "--json"]);
+    let last = answer.lines::<serde_json::Value>().pop().expect("a line");
+    assert_eq!(last["status"], "cancelled", "{last}");
+    assert!(last["reason"].as_str().is_some_and(|reason| reason.contains("timeout")), "{last}");
+}

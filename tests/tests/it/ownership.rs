@@ -130,7 +130,7 @@ async fn register(store: &Store, process: String) -> Claimer {
         lease_ms: 60_000,
     };
     store.claims().register(new).await.expect("a store");
-    Claimer { worker: id, queues, reserved_only: false, lease_ms: 60_000, nonce: 1 }
+    Claimer { worker: id, queues, reserved_only: false, services_only: false, lease_ms: 60_000, nonce: 1 }
 }
 
 fn alive() -> String {

@@ -1,6 +1,8 @@
 //! The recordings of docs/cli.md: a terminal of 80 columns shows the same today, apart from ids and times.
 
-use sprag_tests::{Sandbox, Terminal};
+use std::collections::BTreeMap;
+
+use sprag_tests::{Project, Sandbox, Terminal, git};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 
@@ -123,7 +125,62 @@ fn the_recording_of_watch_is_what_a_terminal_shows() {
     let (code, shown) = terminal.finish();
     assert_eq!(code, 0, "{shown}");
     let first = shown.split("\u{1b}[2A").next().expect("the first picture");
-    assert_eq!(seen(first), recording("sprag watch"), "{shown}");
+    // Ctrl-C ends the line of the cursor.
+    assert_eq!(seen(first.trim_end_matches('\n')), recording("sprag watch"), "{shown}");
+}
+
+/// Returns the kinds of lines that runs print which land at once, and how often each appears. Their order, the number of
+/// conflicts and the waits for each other differ each time.
+fn kinds(lines: &[String]) -> BTreeMap<String, usize> {
+    let is_hash = |word: &str| {
+        [7, 40].contains(&word.len())
+            && word.chars().all(|c| c.is_ascii_hexdigit() && !c.is_uppercase())
+            && word.chars().any(|c| c.is_ascii_digit())
+    };
+    let mut kinds = BTreeMap::new();
+    // Without the commands, the messages of the shell about its jobs, and waits with their second rows.
+    let is_other = |line: &&String| {
+        line.starts_with(['$', '[']) || line.contains("│ waiting for run ") || line.len() < 3
+    };
+    for line in lines.iter().filter(|line| !is_other(line)) {
+        let words = line.split(' ').map(|word| if is_hash(word) { "HASH" } else { word });
+        let kind = words.collect::<Vec<_>>().join(" ").replace("(HEAD -> main) ", "");
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
+}
+
+#[test]
+fn three_runs_land_as_in_the_recording() {
+    let project = Project::new();
+    let scratch = project.sandbox.path("scratch");
+    std::fs::create_dir(&scratch).expect("a folder");
+    git(&scratch, ["init", "--quiet", "--initial-branch=main"]);
+    git(&scratch, ["config", "user.name", "A Person"]);
+    git(&scratch, ["config", "user.email", "person@example.org"]);
+    std::fs::write(scratch.join("land.yaml"), include_str!("../../../examples/land.yaml")).expect("a file");
+    git(&scratch, ["add", "."]);
+    git(&scratch, ["commit", "--quiet", "--message", "first"]);
+    let start = "for word in red green blue; do sprag run land.yaml -i word=$word & done; wait";
+    let look = "git log --oneline main; cat words.txt";
+    let lines = format!("export GIT_PAGER=cat\n{start}\n{look}");
+    let (code, shown) = project.sandbox.bash_on_terminal(1, &scratch, &lines).finish();
+    assert_eq!(code, 0, "{shown}");
+    let (mut recorded, mut today) = (kinds(&recording(start)), kinds(&seen(&shown)));
+    for kind in [
+        "land RUN · 3 steps",
+        " land │ landed HASH on main",
+        "✓ land TIME",
+        "completed in TIME",
+        "next: sprag status RUN · sprag logs RUN",
+    ] {
+        assert_eq!((recorded[kind], today.get(kind)), (3, Some(&3)), "{kind}: {shown}");
+    }
+    // The recording has conflicts. On a slow machine one run may start after another has landed.
+    let conflict = "✗ land failed: it conflicts with the branch in words.txt TIME";
+    assert!(recorded.remove(conflict).is_some_and(|count| count >= 2));
+    today.remove(conflict);
+    assert_eq!(recorded.keys().collect::<Vec<_>>(), today.keys().collect::<Vec<_>>(), "{shown}");
 }
 
 #[test]

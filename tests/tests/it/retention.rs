@@ -21,7 +21,7 @@ fn sequence(steps: usize) -> Arc<Plan> {
 
 fn claimer() -> Claimer {
     let queues = vec![sprag_store::DEFAULT_QUEUE.into()];
-    Claimer { worker: 1, queues, reserved_only: false, lease_ms: 600_000, nonce: 0 }
+    Claimer { worker: 1, queues, reserved_only: false, services_only: false, lease_ms: 600_000, nonce: 0 }
 }
 
 /// Works off runs of one step that were all submitted first: the whole journal lies between a run's first and last

@@ -61,7 +61,7 @@ fn e24_changes_are_shown_per_run_step_attempt_range_and_file() {
     let shown = project.sprag(["diff", &run, "work@1", "--no-pager"]).expect(0).stdout;
     assert!(shown.contains("+attempt 1") && !shown.contains("+attempt 2"), "{shown}");
     let bare = server.run("name: bare\nsteps:\n  - id: say\n    run: echo hi\n");
-    server.request("GET", &format!("/v1/runs/{bare}/changes")).send().problem(409, "refused");
+    server.request("GET", &format!("/v1/runs/{bare}/changes")).send().problem(409, "no_worktree");
 }
 
 #[test]

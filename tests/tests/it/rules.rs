@@ -102,58 +102,63 @@ fn r01_r02_r04_r10_each_tick_fires_once_on_postgres() {
     fires_once_with_several_servers(&Sandbox::on(&database.url));
 }
 
-#[test]
-fn r11_r12_r13_r20_r24_by_hand_without_a_server() {
-    let sandbox = Sandbox::new();
+fn by_hand(sandbox: &Sandbox) {
     let file = |schedule: &str, rule: &str| {
         format!(
             "name: p\ninputs: {{ day: {{ default: none }} }}\non:\n  - id: r\n    schedule: {schedule}\n{rule}steps:\n  - id: a\n    run: echo {{{{ inputs.day }}}} >> days\n"
         )
     };
+    let told = sandbox.sprag(["explain", "p/r"]).expect(2).stderr;
+    assert!(told.contains("no rule \"p/r\" is applied") && told.contains("sprag rule apply FILE"), "{told}");
     sandbox.yaml("p", &file("{ cron: '0 12 * * *' }", "    inputs: { day: '{{ tick.date }}' }\n"));
-    let dry = ask(&sandbox, &["rule", "apply", "p.yaml", "--dry"]);
+    let dry = ask(sandbox, &["rule", "apply", "p.yaml", "--dry"]);
     assert_eq!(dry["rules"][0]["outcome"], "new");
-    assert!(ask(&sandbox, &["rule", "ls"]).as_array().expect("rules").is_empty(), "a dry run writes nothing");
+    assert!(ask(sandbox, &["rule", "ls"]).as_array().expect("rules").is_empty(), "a dry run writes nothing");
     sandbox.sprag(["rule", "apply", "p.yaml"]).expect(0);
-    assert_eq!(ask(&sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "unchanged");
-    let shown = ask(&sandbox, &["rule", "show", "r", "--next", "3"]);
+    assert_eq!(ask(sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "unchanged");
+    let shown = ask(sandbox, &["rule", "show", "r", "--next", "3"]);
     assert_eq!(shown["next"].as_array().expect("ticks").len(), 3);
     let told = sandbox.sprag(["explain", "p/r"]).expect(0).stdout;
     assert!(told.contains("no process watches"), "{told}");
 
     // R12: a fire by hand leaves the next tick as it is. R24: `test` decides as firing does, and writes nothing.
-    let tested = ask(&sandbox, &["rule", "test", "r", "--at", "2030-01-31T12:00:00Z"]);
+    let tested = ask(sandbox, &["rule", "test", "r", "--at", "2030-01-31T12:00:00Z"]);
     assert_eq!((&tested["decision"], &tested["inputs"]["day"]), (&"start".into(), &"2030-01-31".into()));
-    assert!(ask(&sandbox, &["delivery", "ls"]).as_array().expect("events").is_empty());
-    let fired = ask(&sandbox, &["rule", "fire", "r"]);
+    assert!(ask(sandbox, &["delivery", "ls"]).as_array().expect("events").is_empty());
+    let fired = ask(sandbox, &["rule", "fire", "r"]);
     assert_eq!(fired["status"], "requested", "{fired}");
     let event = fired["event"].as_str().expect("an event");
-    assert_eq!(ask(&sandbox, &["rule", "show", "r", "--next", "3"])["next"], shown["next"]);
-    let again = ask(&sandbox, &["rule", "test", "r", "--event", event]);
-    assert_eq!(again["decision"], "start");
+    assert_eq!(ask(sandbox, &["rule", "show", "r", "--next", "3"])["next"], shown["next"]);
+    let again = ask(sandbox, &["rule", "test", "r", "--event", event]);
+    assert_eq!(again["decision"], "skip", "the run of the fire has not ended: {again}");
+    let until_then = again["reason"].clone();
 
     // Overlap: the run of the fire has not ended, because no worker is there.
-    let second = ask(&sandbox, &["rule", "fire", "r"]);
+    let second = ask(sandbox, &["rule", "fire", "r"]);
     assert_eq!(second["status"], "skipped", "{second}");
     assert!(second["reason"].as_str().expect("a reason").contains("has not ended"));
+    assert_eq!(second["reason"], until_then, "`test` decides as firing does");
     sandbox.sprag(["worker", "--until-idle"]).expect(0);
     assert_eq!(sandbox.lines("days").len(), 1);
 
     // R13: a second backfill starts nothing.
     let backfill =
         ["rule", "backfill", "r", "--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T23:00:00Z"];
-    let done = ask(&sandbox, &backfill);
+    let done = ask(sandbox, &backfill);
     assert_eq!((&done["new"][0], &done["known"]), (&"2026-03-01T12:00 UTC".into(), &0.into()), "{done}");
-    let done = ask(&sandbox, &backfill);
+    let done = ask(sandbox, &backfill);
     assert_eq!((&done["new"], &done["known"]), (&Value::Array(vec![]), &1.into()));
     sandbox.sprag(["worker", "--until-idle"]).expect(0);
     assert_eq!(sandbox.lines("days").last().map(String::as_str), Some("2026-03-01"));
 
     // R11: a resumed rule starts nothing of its pause. `rule tick` fires what is due and runs it.
     sandbox.yaml("p", &file("{ every: 1s }", "    inputs: { day: tick }\n"));
-    assert_eq!(ask(&sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "changed");
+    assert_eq!(ask(sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "changed");
     sandbox.sprag(["rule", "pause", "r", "--reason", "holidays"]).expect(0);
-    assert!(sandbox.sprag(["explain", "p/r"]).expect(0).stdout.contains("it is paused: holidays"));
+    let told = sandbox.sprag(["explain", "p/r"]).expect(0).stdout;
+    assert!(told.contains("it is paused by ") && told.contains(": holidays"), "{told}");
+    let tested = ask(sandbox, &["rule", "test", "r"]);
+    assert_eq!((&tested["decision"], &tested["reason"]), (&"skip".into(), &"the rule is paused".into()));
     let ticked = sandbox.sprag(["rule", "tick"]).expect(0).stdout;
     assert!(ticked.contains("0 started"), "{ticked}");
     sandbox.sprag(["rule", "resume", "r"]).expect(0);
@@ -165,119 +170,51 @@ fn r11_r12_r13_r20_r24_by_hand_without_a_server() {
     // R20: a condition without an answer is failed, with the name.
     sandbox.yaml("p", &file("{ every: 1h }", "    when: tick.date.year > 3\n"));
     sandbox.sprag(["rule", "apply", "p.yaml"]).expect(0);
-    let failed = ask(&sandbox, &["rule", "fire", "r"]);
+    let failed = ask(sandbox, &["rule", "fire", "r"]);
     assert_eq!(failed["status"], "failed", "{failed}");
     assert!(failed["reason"].as_str().expect("a reason").contains("tick.date"), "{failed}");
-    let replayed = ask(&sandbox, &["delivery", "replay", failed["event"].as_str().expect("an event")]);
+    let replayed = ask(sandbox, &["delivery", "replay", failed["event"].as_str().expect("an event")]);
     assert_eq!(replayed["status"], "failed");
 
     // A rule that the file no longer has is retired; nothing else finds it.
     sandbox.yaml("p", "name: p\nsteps: [{ id: a, run: 'true' }]\n");
-    assert_eq!(ask(&sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "retired");
-    assert!(ask(&sandbox, &["rule", "ls"]).as_array().expect("rules").is_empty());
+    assert_eq!(ask(sandbox, &["rule", "apply", "p.yaml"])["rules"][0]["outcome"], "retired");
+    assert!(ask(sandbox, &["rule", "ls"]).as_array().expect("rules").is_empty());
     sandbox.sprag(["rule", "show", "nothing"]).expect(2);
 }
 
-/// Returns a file of zone data for a zone that is always this many hours ahead of UTC.
-fn zone_data(hours: u8) -> Vec<u8> {
-    let block = |version: u8| {
-        let mut block = vec![b'T', b'Z', b'i', b'f', version];
-        block.extend([0; 15]);
-        // The numbers of: two kinds of indicators, leap seconds, changes, offsets, characters of names.
-        [0u32, 0, 0, 0, 1, 4].iter().for_each(|number| block.extend(number.to_be_bytes()));
-        block.extend((i32::from(hours) * 3_600).to_be_bytes());
-        block.extend([0, 0]);
-        block.extend(b"TST\0");
-        block
-    };
-    let mut file = block(b'2');
-    file.extend(block(b'2'));
-    file.extend(format!("\nTST-{hours}\n").into_bytes());
-    file
+#[test]
+fn r11_r12_r13_r20_r24_by_hand_without_a_server() {
+    by_hand(&Sandbox::new());
 }
 
 #[test]
-fn r06_servers_with_different_zone_data_start_one_run_for_each_nominal_tick() {
-    let sandbox = Sandbox::new();
-    for (folder, hours) in [("one", 1), ("two", 2)] {
-        let file = sandbox.write(&format!("{folder}/Test/Zone"), "");
-        std::fs::write(file, zone_data(hours)).expect("zone data");
-    }
-    sandbox.yaml(
-        "p",
-        "name: p\non:\n  - id: r\n    schedule: { cron: '* * * * *', zone: Test/Zone }\n    overlap: allow\n    missed: { run: all, within: 2h }\nsteps:\n  - id: a\n    run: 'true'\n",
-    );
-    let with_data = |folder: &str, args: &[&str]| {
-        let mut command = sandbox.command(args);
-        command.env("TZDIR", sandbox.path(folder));
-        let output = command.output().expect("sprag runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    with_data("one", &["rule", "apply", "p.yaml"]);
-    let set_back = |minutes: i64| {
-        let conn = rusqlite::Connection::open(sandbox.data().join("sprag.db")).expect("the database");
-        let by = minutes * 60_000;
-        conn.execute("UPDATE rules SET seen = seen - ?1, next_ms = next_ms - ?1", [by]).expect("set back");
-    };
-    set_back(10);
-    with_data("one", &["rule", "tick", "--detach"]);
-    let count = || ask(&sandbox, &["ls", "--limit", "500"]).as_array().expect("runs").len();
-    let first = count();
-    assert!((9..=11).contains(&first), "{first}");
-    // For the second server the ticks of the last ten minutes are an hour ago.
-    set_back(70);
-    with_data("two", &["rule", "tick", "--detach"]);
-    let events = ask(&sandbox, &["delivery", "ls", "--limit", "500"]);
-    let ticks: Vec<&Value> =
-        events.as_array().expect("events").iter().filter(|event| event["kind"] == "tick").collect();
-    let keys: std::collections::BTreeSet<&str> =
-        ticks.iter().map(|event| event["key"].as_str().expect("a key")).collect();
-    assert_eq!((keys.len(), count()), (ticks.len(), ticks.len()), "each nominal tick has one run");
-    assert!((first + 55..=first + 65).contains(&ticks.len()), "{} after {first}", ticks.len());
-}
-
-#[test]
-fn r09_a_server_that_was_stopped_past_ticks_fires_the_latest_one() {
-    let sandbox = Sandbox::new();
-    sandbox.yaml("beat", &EVERY_SECOND.replace("run: all", "run: latest"));
-    sandbox.sprag(["rule", "apply", "beat.yaml"]).expect(0);
-    let mut server = Server::start(&sandbox, &[]);
-    let fired = || decisions(&sandbox).iter().filter(|one| one["run"].is_string()).count();
-    until("a tick has fired", || fired() > 0);
-    server.process().stop_between_writes();
-    let at_stop = fired();
-    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(6);
-    until("six ticks have passed", || jiff::Timestamp::now() > later);
-    server.process().signal(rustix::process::Signal::CONT);
-    let missed = || decisions(&sandbox).into_iter().find(|one| one["kind"] == "missed");
-    until("the missed ticks are recorded", || missed().is_some());
-    until("it goes on", || fired() > at_stop + 1);
-    let all = decisions(&sandbox);
-    let at = all.iter().position(|one| one["kind"] == "missed").expect("it is there");
-    let shown = ask(&sandbox, &["rule", "show", "second"]);
-    assert!(shown["missed"].as_i64().expect("a number") >= 3, "{shown}");
-    let mut keys = std::collections::BTreeSet::new();
-    assert!(all.iter().all(|one| keys.insert(one["key"].as_str().expect("a key").to_owned())), "{all:?}");
-    assert_eq!(all[at]["run"], Value::Null, "ticks that were missed start nothing: {all:?}");
+fn r11_r12_r13_r20_r24_by_hand_on_postgres() {
+    let database = Postgres::shared().database();
+    by_hand(&Sandbox::on(&database.url));
 }
 
 /// Has many processes fire many rules that are due at one moment: each rule starts one run.
 fn many_processes_fire_each_rule_once(sandbox: &Sandbox) {
     let (processes, rules) = nightly((8, 60), (64, 1_000));
-    // Applying so many rules may take longer than expected: then the moment is over, and a later one is tried.
+    // Applying so many rules may take longer than expected: then the moment is over, and other rules get a later one.
     let apply = |seconds: i64| {
         let moment = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         let at = moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let rule = |number: usize| format!("  - id: r{number}\n    schedule: {{ at: '{at}' }}\n");
         let all: String = (0..rules).map(rule).collect();
-        sandbox.yaml("p", &format!("name: p\non:\n{all}steps:\n  - id: a\n    run: 'true'\n"));
+        let name = format!("p{seconds}");
+        sandbox.yaml("p", &format!("name: {name}\non:\n{all}steps:\n  - id: a\n    run: 'true'\n"));
         sandbox.sprag(["rule", "apply", "p.yaml"]).expect(0);
         let whole = jiff::Timestamp::from_second(moment.as_second()).expect("a time");
-        (jiff::Timestamp::now() < whole).then_some(whole)
+        (jiff::Timestamp::now() < whole).then_some((whole, name))
     };
-    let moment = [3, 15, 60].into_iter().find_map(apply).expect("rules are applied within a minute");
+    let (moment, name) = [3, 15, 60].into_iter().find_map(apply).expect("rules are applied within a minute");
     until("the moment has come", || jiff::Timestamp::now() > moment);
-    let runs = || ask(sandbox, &["ls", "--limit", "1000"]).as_array().expect("runs").len();
+    let runs = || {
+        let all = ask(sandbox, &["ls", "--pipeline", &name, "--limit", "1000"]);
+        all.as_array().expect("runs").len()
+    };
     for _ in 0..20 {
         let all: Vec<_> = (0..processes).map(|_| sandbox.start(["rule", "tick", "--detach"])).collect();
         all.into_iter().for_each(|process| drop(process.finish().expect(0)));
@@ -286,8 +223,10 @@ fn many_processes_fire_each_rule_once(sandbox: &Sandbox) {
         }
     }
     let events = ask(sandbox, &["delivery", "ls", "--limit", "1000"]);
-    let events = events.as_array().expect("events");
-    let others: Vec<&Value> = events.iter().filter(|one| !one["run"].is_string()).collect();
+    let of_these =
+        |one: &&Value| one["rule"].as_str().is_some_and(|rule| rule.starts_with(&format!("{name}/")));
+    let events: Vec<&Value> = events.as_array().expect("events").iter().filter(of_these).collect();
+    let others: Vec<&&Value> = events.iter().filter(|one| !one["run"].is_string()).collect();
     assert_eq!(runs(), rules, "a tick started twice, or not at all: {} events, {others:?}", events.len());
     let of: std::collections::BTreeSet<&str> =
         events.iter().map(|one| one["rule"].as_str().expect("a rule")).collect();
@@ -305,4 +244,56 @@ fn r01_many_processes_fire_each_rule_once() {
 fn r01_many_processes_fire_each_rule_once_on_postgres() {
     let database = Postgres::shared().database();
     many_processes_fire_each_rule_once(&Sandbox::on(&database.url));
+}
+
+/// Returns a time as milliseconds since 1970.
+fn ms(time: &Value) -> i64 {
+    let time: jiff::Timestamp = time.as_str().expect("a time").parse().expect("a time");
+    time.as_millisecond()
+}
+
+/// Has two servers fire ticks with jitter, and kills them in between.
+fn jitter_is_the_same(sandbox: &Sandbox) {
+    let file = "name: beat\non:\n  - id: second\n    schedule: { every: 3s, jitter: 2s }\n    overlap: allow\n    missed: { run: all }\nsteps:\n  - id: a\n    run: 'true'\n";
+    sandbox.yaml("beat", file);
+    sandbox.sprag(["rule", "apply", "beat.yaml"]).expect(0);
+    // The time at which each tick fires, by its nominal time.
+    let next = || -> BTreeMap<i64, i64> {
+        let shown = ask(sandbox, &["rule", "show", "second", "--next", "20"]);
+        let ticks = shown["next"].as_array().expect("ticks");
+        ticks.iter().map(|tick| (ms(&tick["time"]), tick["fires_ms"].as_i64().expect("a time"))).collect()
+    };
+    let planned = next();
+    assert!(planned.values().collect::<std::collections::BTreeSet<_>>().len() > 10);
+    for (tick, fires_ms) in &planned {
+        assert!((*tick..tick + 2_000).contains(fires_ms), "{tick} fires at {fires_ms}");
+    }
+    assert!(planned.iter().any(|(tick, fires_ms)| fires_ms > tick), "there is some jitter: {planned:?}");
+    let start = || [Server::start(sandbox, &["--no-worker"]), Server::start(sandbox, &["--no-worker"])];
+    let servers = start();
+    until("a tick has fired", || !decisions(sandbox).is_empty());
+    servers.into_iter().for_each(|server| server.into_process().kill());
+    let later = next();
+    let same = later.iter().filter(|(tick, _)| planned.contains_key(tick)).collect::<Vec<_>>();
+    assert!(!same.is_empty());
+    assert!(same.iter().all(|(tick, fires_ms)| planned[tick] == **fires_ms), "{planned:?}, {later:?}");
+    let servers = start();
+    until("three further ticks have fired", || decisions(sandbox).len() >= 4);
+    for one in decisions(sandbox) {
+        let (tick, at_ms) = (ms(&one["key"]), one["at_ms"].as_i64().expect("a time"));
+        let fires_ms = planned.get(&tick).expect("a planned tick");
+        assert!(at_ms >= *fires_ms, "{tick} fired at {at_ms}, and not at {fires_ms}");
+    }
+    drop(servers);
+}
+
+#[test]
+fn r08_jitter_is_the_same_with_two_servers_and_after_a_restart() {
+    jitter_is_the_same(&Sandbox::new());
+}
+
+#[test]
+fn r08_jitter_is_the_same_with_two_servers_on_postgres() {
+    let database = Postgres::shared().database();
+    jitter_is_the_same(&Sandbox::on(&database.url));
 }

@@ -1,6 +1,7 @@
 //! Rules and deliveries over HTTP and MCP: the same answers as on the command line, and the scopes that they need.
 
 use serde_json::{Value, json};
+use sprag_testkit::Postgres;
 use sprag_tests::{Request, Sandbox, Server, until};
 
 const RULES: &str = "name: site
@@ -168,4 +169,71 @@ fn a_server_applies_the_rules_of_its_project_and_one_bad_file_stops_none() {
     let applied = server.post("/v1/rules", &json!({ "pipeline": "site" })).expect(200).json();
     assert_eq!(applied["rules"][0]["outcome"], "unchanged", "{applied}");
     sandbox.sprag(["serve", "--apply-rules"]).expect(2);
+}
+
+/// Starts a server that applies the rules of a folder and has no worker, and ends it. Returns what it told.
+fn applied_by_server(sandbox: &Sandbox, project: &str) -> String {
+    let mut server = Server::start(sandbox, &["--project", project, "--apply-rules", "--no-worker"]);
+    let told = server.process().stderr();
+    server.into_process().kill();
+    told
+}
+
+fn applied_by_itself(sandbox: &Sandbox) {
+    sandbox.write("a/.sprag/pipelines/site.yaml", RULES);
+    sandbox.write("b/.sprag/pipelines/site.yaml", RULES);
+    assert!(applied_by_server(sandbox, "a").contains("rule site/daily: new"));
+    let show = || sandbox.sprag(["rule", "show", "site/daily", "--json"]).expect(0).json();
+    let first = show();
+    // HR8: the same file in another folder changes nothing, however often servers start.
+    for project in ["b", "a", "b"] {
+        let told = applied_by_server(sandbox, project);
+        assert!(!told.contains("rule site/"), "{told}");
+        assert_eq!(show(), first);
+    }
+    // A person may move it, and its ticks stay as they are.
+    let file = sandbox.path("b/.sprag/pipelines/site.yaml");
+    let applied = sandbox.sprag(["rule", "apply", file.to_str().expect("a path"), "--json"]).expect(0).json();
+    assert_eq!(applied["rules"][0]["outcome"], "changed", "{applied}");
+    let moved = show();
+    assert_eq!((&moved["next"], &moved["generation"]), (&first["next"], &json!(2)), "{moved}");
+    assert_ne!(moved["file"], first["file"]);
+
+    // A rule that a person has removed stays so until a person brings it back.
+    sandbox.sprag(["rule", "rm", "site/daily"]).expect(0);
+    let told = applied_by_server(sandbox, "a");
+    assert!(told.contains("rule site/daily stays retired; bring it back: sprag rule apply"), "{told}");
+    assert_eq!(show()["status"], "retired");
+    sandbox.sprag(["rule", "apply", file.to_str().expect("a path")]).expect(0);
+    assert_eq!(show()["status"], "active");
+
+    // A file that is gone: its rules work as they were applied, and that is said.
+    std::fs::remove_file(&file).expect("removed");
+    let told = sandbox.sprag(["explain", "site/daily"]).expect(0).stdout;
+    assert!(told.contains("site.yaml is gone, and the rule works as it was applied"), "{told}");
+    let told = applied_by_server(sandbox, "b");
+    assert!(told.contains("is gone; remove it: sprag rule rm site/daily"), "{told}");
+
+    // A server without a worker watches, too.
+    let told = sandbox.sprag(["explain", "site/daily"]).expect(0).stdout;
+    assert!(told.contains("no process watches"), "{told}");
+    let server = Server::start(sandbox, &["--no-worker"]);
+    until("the server is seen to watch", || {
+        let told = sandbox.sprag(["explain", "site/daily"]).expect(0).stdout;
+        !told.contains("no process watches")
+    });
+    server.into_process().kill();
+    let told = sandbox.sprag(["explain", "site/daily"]).expect(0).stdout;
+    assert!(told.contains("no process watches"), "{told}");
+}
+
+#[test]
+fn hr8_servers_apply_a_file_once_and_leave_removed_rules_removed() {
+    applied_by_itself(&Sandbox::new());
+}
+
+#[test]
+fn hr8_servers_apply_a_file_once_on_postgres() {
+    let database = Postgres::shared().database();
+    applied_by_itself(&Sandbox::on(&database.url));
 }

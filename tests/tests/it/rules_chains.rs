@@ -106,9 +106,7 @@ fn r01_r02_r23_each_end_of_a_run_counts_once_on_postgres() {
     each_end_counts_once(&Sandbox::on(&database.url));
 }
 
-#[test]
-fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
-    let sandbox = Sandbox::new();
+fn chains_end(sandbox: &Sandbox) {
     let file = |name: &str, of: &str| {
         format!(
             "name: {name}\non:\n  - id: next\n    run: {{ pipeline: {of} }}\nsteps:\n  - id: a\n    run: echo {name} >> trail\n"
@@ -123,23 +121,23 @@ fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
     // `rule tick` runs what it starts, and what follows from that.
     sandbox.sprag(["rule", "tick"]).expect(0);
     assert_eq!(sandbox.lines("trail"), ["ping", "pong", "ping"]);
-    let looped = &decisions(&sandbox, "pong/next")[0];
+    let looped = &decisions(sandbox, "pong/next")[0];
     assert_eq!(looped["status"], "skipped", "{looped}");
     let reason = looped["reason"].as_str().expect("a reason");
     assert_eq!(reason, "a loop: pong/next → ping/next → pong/next");
     // `test` decides as firing did, with the event's own chain, and writes nothing.
     let event = looped["event"].as_str().expect("an event");
-    let tested = ask(&sandbox, &["rule", "test", "pong/next", "--event", event]);
+    let tested = ask(sandbox, &["rule", "test", "pong/next", "--event", event]);
     assert_eq!((&tested["decision"], tested["reason"].as_str()), (&"skip".into(), Some(reason)));
     let ended = r#"{ "run": "20300101-000000-aaaa", "status": "failed", "pipeline": "ping" }"#;
     sandbox.write("ended.json", ended);
-    let given = ask(&sandbox, &["rule", "test", "pong/next", "--event", "ended.json"]);
+    let given = ask(sandbox, &["rule", "test", "pong/next", "--event", "ended.json"]);
     assert_eq!(given["decision"], "start");
-    assert_eq!(decisions(&sandbox, "pong/next").len(), 2);
+    assert_eq!(decisions(sandbox, "pong/next").len(), 2);
     // A rule without a schedule has no tick to fire; an event that is given by hand starts a run.
     let refused = sandbox.sprag(["rule", "fire", "pong/next"]).expect(2).stderr;
     assert!(refused.contains("event"), "{refused}");
-    assert_eq!(ask(&sandbox, &["rule", "fire", "pong/next", "--event", "ended.json"])["status"], "requested");
+    assert_eq!(ask(sandbox, &["rule", "fire", "pong/next", "--event", "ended.json"])["status"], "requested");
     assert!(sandbox.sprag(["rule", "tick"]).expect(0).stdout.contains("started"));
 
     // A resumed rule starts nothing of its pause. A changed rule still sees what ended before the change.
@@ -150,10 +148,10 @@ fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
     assert!(sandbox.sprag(["rule", "tick"]).expect(0).stdout.contains("0 started"));
     sandbox.sprag(["run", "ping.yaml"]).expect(0);
     sandbox.yaml("pong", &file("pong", "ping").replace("echo pong", "echo changed"));
-    let before = decisions(&sandbox, "pong/next").len();
+    let before = decisions(sandbox, "pong/next").len();
     sandbox.sprag(["rule", "apply", "pong.yaml"]).expect(0);
     sandbox.sprag(["worker", "--until-idle"]).expect(0);
-    assert_eq!(decisions(&sandbox, "pong/next").len(), before + 1);
+    assert_eq!(decisions(sandbox, "pong/next").len(), before + 1);
     assert_ne!(
         sandbox.lines("trail").last().map(String::as_str),
         Some("ping"),
@@ -167,7 +165,7 @@ fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
     sandbox.sprag(["rule", "apply", "pong.yaml"]).expect(0);
     sandbox.sprag(["run", "ping.yaml"]).expect(0);
     sandbox.sprag(["rule", "tick"]).expect(0);
-    let failed = &decisions(&sandbox, "pong/next")[0];
+    let failed = &decisions(sandbox, "pong/next")[0];
     assert_eq!(failed["status"], "failed", "{failed}");
     assert!(failed["reason"].as_str().expect("a reason").contains("event.inputs.size"), "{failed}");
     for (rule, wrong) in [
@@ -181,4 +179,15 @@ fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
         let told = sandbox.sprag(["validate", "wrong.yaml"]).expect(2);
         assert!((told.stdout.clone() + &told.stderr).contains(wrong), "{rule}: {told:?}");
     }
+}
+
+#[test]
+fn r21_r24_chains_end_at_their_first_repetition_without_a_server() {
+    chains_end(&Sandbox::new());
+}
+
+#[test]
+fn r21_r24_chains_end_at_their_first_repetition_on_postgres() {
+    let database = Postgres::shared().database();
+    chains_end(&Sandbox::on(&database.url));
 }

@@ -114,20 +114,18 @@ fn r19_each_move_of_a_ref_starts_one_run_on_postgres() {
     each_move_starts_one_run(&Sandbox::on(&database.url));
 }
 
-#[test]
-fn r19_a_signed_request_makes_the_next_look_due() {
-    let sandbox = Sandbox::new();
-    repository(&sandbox);
+fn a_request_is_a_hint(sandbox: &Sandbox) {
+    repository(sandbox);
     let work = sandbox.path("work");
     let source = "refs: refs/heads/main, repository: origin.git, told_by: github, secrets: [HOOK]";
     sandbox.yaml("ci", &rule("ci", source, "").replace("every: 1s", "every: 1h"));
     sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
-    assert_eq!(ask(&sandbox, &["rule", "show", "ci/push"])["url"], "/in/ci/push");
+    assert_eq!(ask(sandbox, &["rule", "show", "ci/push"])["url"], "/in/ci/push");
     let mut command = sandbox.command(["serve", "--listen", "127.0.0.1:0"]);
     command.env("HOOK", "secret");
-    let server = Server::from_process(&sandbox, sandbox.start_command(command));
+    let server = Server::from_process(sandbox, sandbox.start_command(command));
     let first = git(&work, ["rev-parse", "HEAD"]);
-    until("the first look", || seen(&sandbox, "ci/push", "main").as_ref() == Some(&first));
+    until("the first look", || seen(sandbox, "ci/push", "main").as_ref() == Some(&first));
     let moved = push(&work, "moved", "a", "main");
     let tell = |secret: &str| {
         let body = r#"{"ref":"refs/heads/main"}"#;
@@ -138,20 +136,82 @@ fn r19_a_signed_request_makes_the_next_look_due() {
             .send()
     };
     tell("wrong").expect(401);
-    assert_eq!(seen(&sandbox, "ci/push", "main"), Some(first), "the next look is in an hour");
+    assert_eq!(seen(sandbox, "ci/push", "main"), Some(first), "the next look is in an hour");
     // The request is a hint. However often it comes, the ref has moved once.
     for _ in 0..5 {
         tell("secret").expect(202);
     }
-    until("the move is seen", || seen(&sandbox, "ci/push", "main").as_ref() == Some(&moved));
+    until("the move is seen", || seen(sandbox, "ci/push", "main").as_ref() == Some(&moved));
     // A look claims the next one for in an hour; a further request and its look move that on.
-    let looks = || ask(&sandbox, &["rule", "show", "ci/push"])["looks_ms"].as_i64();
+    let looks = || ask(sandbox, &["rule", "show", "ci/push"])["looks_ms"].as_i64();
     let before = looks();
     tell("secret").expect(202);
     until("a further look", || looks() > before);
-    let decided = decisions(&sandbox, "ci/push");
+    let decided = decisions(sandbox, "ci/push");
     assert_eq!(decided.len(), 1, "{decided:?}");
     assert_eq!(decided[0]["status"], "requested", "{decided:?}");
+}
+
+#[test]
+fn r19_a_signed_request_makes_the_next_look_due() {
+    a_request_is_a_hint(&Sandbox::new());
+}
+
+#[test]
+fn r19_a_signed_request_makes_the_next_look_due_on_postgres() {
+    let database = Postgres::shared().database();
+    a_request_is_a_hint(&Sandbox::on(&database.url));
+}
+
+/// Moves a ref while two servers look every second, and tells both of them of each move at the same time.
+fn told_and_seen_at_once(sandbox: &Sandbox) {
+    repository(sandbox);
+    let work = sandbox.path("work");
+    let source = "refs: refs/heads/main, repository: origin.git, told_by: github, secrets: [HOOK]";
+    sandbox.yaml("ci", &rule("ci", source, ""));
+    sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
+    let start = || {
+        let mut command = sandbox.command(["serve", "--listen", "127.0.0.1:0", "--no-worker"]);
+        command.env("HOOK", "secret");
+        Server::from_process(sandbox, sandbox.start_command(command))
+    };
+    let servers = [start(), start()];
+    let first = git(&work, ["rev-parse", "HEAD"]).trim().to_owned();
+    until("the first look", || seen(sandbox, "ci/push", "main").as_deref() == Some(&first));
+    let moves = nightly(4, 20);
+    for nth in 0..moves {
+        let to = push(&work, &format!("commit {nth}"), "a", "main");
+        std::thread::scope(|scope| {
+            for server in &servers {
+                scope.spawn(move || {
+                    let body = format!("{{\"nth\":{nth}}}");
+                    let request = Request::to(server.addr, "POST", "/in/ci/push")
+                        .header("x-hub-signature-256", &format!("sha256={}", hmac("secret", &body)));
+                    request.body("application/json", body.as_bytes()).send().expect(202);
+                });
+            }
+        });
+        until("the move is seen", || seen(sandbox, "ci/push", "main").as_deref() == Some(&to));
+    }
+    // Another look after the last move finds nothing.
+    let looks = || ask(sandbox, &["rule", "show", "ci/push"])["looks_ms"].as_i64();
+    let before = looks();
+    until("a further look", || looks() > before);
+    let decided = decisions(sandbox, "ci/push");
+    assert_eq!(decided.len(), moves, "{decided:?}");
+    assert!(decided.iter().all(|one| one["status"] == "requested"), "{decided:?}");
+    assert_eq!(ask(sandbox, &["ls", "--limit", "1000"]).as_array().expect("runs").len(), moves);
+}
+
+#[test]
+fn r19_a_move_that_is_told_and_seen_at_once_starts_one_run() {
+    told_and_seen_at_once(&Sandbox::new());
+}
+
+#[test]
+fn r19_a_move_that_is_told_and_seen_at_once_on_postgres() {
+    let database = Postgres::shared().database();
+    told_and_seen_at_once(&Sandbox::on(&database.url));
 }
 
 /// Looks and runs what a look starts, until a condition holds.

@@ -150,7 +150,7 @@ fn s19_a_step_over_its_limits_is_stopped_and_says_why() {
         return;
     }
     let project = Project::new();
-    let steps = r#"  - id: bomb
+    let steps = r#"  - id: crowd
     on_fail: continue
     sandbox: { processes: 24 }
     run: |
@@ -174,6 +174,61 @@ fn s19_a_step_over_its_limits_is_stopped_and_says_why() {
     assert!(shown.contains("limit of 24 processes"), "{shown}");
     let told = log(&project, &run, "hog");
     assert!(told.contains("it used more than its memory limit of 48 MiB and was killed"), "{told}");
+    assert!(!told.contains("left behind"), "{told}");
+}
+
+/// Returns the memory that the machine can still give to processes, in MiB.
+fn available_mib() -> u64 {
+    let facts = fs::read_to_string("/proc/meminfo").expect("the kernel's facts");
+    let line = facts.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
+#[test]
+fn s19_a_fork_bomb_leaves_the_machine_as_it_was() {
+    /// The most processes of the step, beside the two of bubblewrap.
+    const MOST: usize = 64;
+    /// The memory that other programs of the machine may take meanwhile.
+    const OTHERS_MIB: u64 = 1024;
+    if !works() || !limits() {
+        return;
+    }
+    let project = Project::new();
+    let (out, marker) = (project.sandbox.path("out"), format!("bomb{}", std::process::id()));
+    fs::create_dir_all(&out).unwrap();
+    // Each process starts two. Without a limit it would end with 2^13 of them.
+    fs::write(
+        out.join("bomb.sh"),
+        "test \"$1\" -le 0 && exec sleep 1\nsh bomb.sh $(($1 - 1)) $2 &\nsh bomb.sh $(($1 - 1)) $2 &\nwait\n",
+    )
+    .unwrap();
+    let steps = format!(
+        r#"  - id: bomb
+    on_fail: continue
+    sandbox: {{ processes: {MOST}, write: [worktree, '{out}'] }}
+    run: |
+      cd {out}
+      for i in 1 2 3 4 5 6; do sh bomb.sh 12 {marker} 2> /dev/null; echo $i > round; done
+  - {{id: after, run: 'true'}}"#,
+        out = out.display()
+    );
+    let file = project.pipeline("bomb", "environment: {worktree: {}}\nsandbox: {}", &steps);
+    let memory = available_mib();
+    let run = project.start(["run".as_ref(), file.as_os_str()]);
+    let mut most = 0;
+    until("it has burst several times", || {
+        most = most.max(processes_with(&marker));
+        let other = std::process::Command::new("true").status().expect("the machine can fork");
+        assert!(other.success());
+        let now = available_mib();
+        assert!(now + OTHERS_MIB > memory, "{memory} MiB were available, and now {now} MiB");
+        fs::read_to_string(out.join("round")).is_ok_and(|round| round.trim() >= "3")
+    });
+    run.finish().expect(0);
+    assert!((3..=MOST).contains(&most), "{most} processes at once");
+    assert_eq!(processes_with(&marker), 0, "a process outlived its step");
+    let shown = project.sprag(["status", &project.sandbox.newest().expect("a run")]).expect(0).stdout;
+    assert!(shown.contains(&format!("limit of {MOST} processes")), "{shown}");
 }
 
 #[test]
@@ -263,6 +318,25 @@ fn s19_a_sandbox_that_cannot_be_enforced_is_refused_or_warned_about() {
         let explained = project.sprag(["explain", &run]).stdout;
         assert!(explained.contains("its sandbox would contain the home folder"), "{explained}");
     }
+    // A machine without the program.
+    let bare = project.sandbox.path("bare");
+    fs::create_dir_all(&bare).unwrap();
+    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap()) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_name() != "bwrap" {
+                let _ = std::os::unix::fs::symlink(entry.path(), bare.join(entry.file_name()));
+            }
+        }
+    }
+    let steps = "  - {id: a, run: touch ran.txt}\n  - {id: b, needs: [a], sandbox: {}, run: echo ran}";
+    let file = project.pipeline("missing", "", steps);
+    let mut command = project.command_in(&project.repo(), ["run".as_ref(), file.as_os_str()]);
+    command.env("PATH", &bare);
+    let told = project.sandbox.start_command(command).finish().expect(100);
+    let explained = project.sprag(["explain", &project.sandbox.newest().expect("a run")]).stdout;
+    assert!(explained.contains("install the package `bubblewrap`"), "{explained}\n{told:?}");
+    assert!(explained.contains("step `b`"), "{explained}");
+    assert!(!project.repo().join("ran.txt").exists(), "the first step ran before the run was refused");
     until("nothing runs", || !project.status_is_live(&project.sandbox.newest().expect("a run")));
 }
 
@@ -277,7 +351,7 @@ fn s19_an_agent_works_in_its_sandbox_with_the_folders_that_it_was_given() {
     fs::create_dir_all(sandbox.path("robot")).unwrap();
     let steps = format!(
         "  - id: work\n    agent: {{ use: robot, prompt: Work. }}\n    sandbox: {{ read: ['{}'], write: [worktree, '{}'] }}\n    check: {{ run: 'test -e made.txt && test \"$(git log -1 --format=%s)\" = made' }}\n",
-        sandbox.path("script.yaml").display(),
+        sandbox.path("robot.script.yaml").display(),
         sandbox.path("robot").display()
     );
     let run = bench.run(&steps, 0);

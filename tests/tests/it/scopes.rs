@@ -1,7 +1,10 @@
 //! Tokens with limits: what they start, claim and see; rotation; the tools that MCP lists for them.
 
+use std::io::ErrorKind;
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use sprag_tests::{HandWorker, Sandbox, Server, until};
+use sprag_tests::{Answering, HandWorker, Sandbox, Server, now_ms, until};
 
 fn token(sandbox: &Sandbox, name: &str, args: &[&str]) -> String {
     let mut all = vec!["token", "add", name];
@@ -23,7 +26,7 @@ fn tools(server: &Server, token: &str) -> Vec<String> {
     tools.iter().map(|tool| text(&tool["name"])).collect()
 }
 
-const ONE: &str = "name: deploy-a\nsteps:\n  - { id: work, run: 'true', queue: qa }\n";
+const ONE: &str = "name: deploy-a\nsteps:\n  - { id: work, run: 'true', queue: qa }\n  - { id: more, run: 'true', queue: qa }\n";
 const OTHER: &str = "name: build-b\nsteps:\n  - { id: work, run: 'true', queue: qb }\n";
 
 #[test]
@@ -205,4 +208,86 @@ fn e04_a_rotated_token_has_two_secrets_until_the_overlap_ends() {
     sandbox.sprag(["token", "rm", "ci"]).expect(0);
     until("the token is gone", || status(&third) == 401);
     sandbox.sprag(["token", "rotate", "ci"]).expect(2);
+}
+
+/// The longest time for which a stream may outlive its token.
+const ENDS_WITHIN_MS: u64 = 5_000;
+
+/// Waits until an answer that is being read has ended, and returns whether it broke off in time.
+fn breaks_off(mut stream: Answering, since_ms: u64) -> bool {
+    stream.patience(Duration::from_millis(ENDS_WITHIN_MS));
+    loop {
+        match stream.event() {
+            Ok(Some(_)) if now_ms() - since_ms < ENDS_WITHIN_MS => {}
+            Ok(None) => return true,
+            Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            Ok(Some(_)) => return false,
+        }
+    }
+}
+
+#[test]
+fn s19_streams_and_long_polls_end_with_their_token() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post("/v1/boards", &json!({ "name": "empty" })).expect(201);
+    let run = server.run("name: p\nsteps:\n  - { id: a, run: 'true' }\n");
+    let stays = token(&sandbox, "stays", &["--scope", "read"]);
+    let mut kept = server.request("GET", "/v1/events").token(&stays).open().expect("a stream");
+    for (name, ends) in [
+        ("removed", &["token", "rm", "removed"][..]),
+        ("rotated", &["token", "rotate", "rotated", "--overlap", "0s"][..]),
+    ] {
+        let shown = token(&sandbox, name, &["--scope", "run", "--scope", "work"]);
+        let open = |path: &str| server.request("GET", path).token(&shown).open().expect("a stream");
+        let streams = [open("/v1/events"), open(&format!("/v1/events?run={run}"))];
+        // Two long polls: of an agent over HTTP, and of an agent over MCP.
+        let claim = json!({ "board": "empty", "name": "ada", "wait_s": 60 });
+        let poll = server.request("POST", "/v1/tasks/claim").token(&shown).json(&claim);
+        let poll = std::thread::spawn(move || poll.send());
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": { "name": "task_claim", "arguments": claim } });
+        let tool = server.request("POST", "/mcp").token(&shown).json(&call);
+        let tool = tool.header("accept", "application/json, text/event-stream");
+        let tool = tool.header("mcp-protocol-version", "2025-06-18");
+        let tool = std::thread::spawn(move || tool.send());
+        let metrics = || server.request("GET", "/metrics").send().expect(200).text();
+        until("the streams are open", || metrics().contains("sprag_streams_open 3"));
+        let since_ms = now_ms();
+        sandbox.sprag(ends).expect(0);
+        for stream in streams {
+            assert!(breaks_off(stream, since_ms), "{name}: a stream outlives its token");
+        }
+        for poll in [poll, tool] {
+            assert_eq!(poll.join().expect("an answer").status, 401, "{name}");
+        }
+        let took_ms = now_ms() - since_ms;
+        assert!(took_ms < ENDS_WITHIN_MS, "{name}: {took_ms} ms");
+        println!("{name}: everything had ended after {took_ms} ms");
+    }
+    // Others go on: the stream of another token has the event that follows.
+    server.run("name: later\nsteps:\n  - { id: a, run: 'true' }\n");
+    assert!(kept.event().expect("an event").is_some());
+}
+
+#[test]
+fn s19_explain_names_no_run_beyond_the_limits_of_a_token() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    let yaml = |name: &str| {
+        format!(
+            "name: {name}\nconcurrency: {{ group: one, limit: 1, on_conflict: queue }}\nsteps:\n  - {{ id: a, run: 'true' }}\n"
+        )
+    };
+    let (holder, waits) = (server.run(&yaml("secret-project")), server.run(&yaml("deploy")));
+    let limited = token(&sandbox, "limited", &["--scope", "read", "--pipeline", "deploy"]);
+    let path = format!("/v1/runs/{waits}/explain");
+    let seen = server.request("GET", &path).token(&limited).send().expect(200).text();
+    assert!(seen.contains("another run") && !seen.contains(&holder), "{seen}");
+    let over_mcp = server.call_as(&limited, "run_explain", &json!({ "run": waits })).to_string();
+    assert!(over_mcp.contains("another run") && !over_mcp.contains(&holder), "{over_mcp}");
+    // A caller that reaches it, and the local user, see it.
+    let whole = token(&sandbox, "whole", &["--scope", "read"]);
+    assert!(server.request("GET", &path).token(&whole).send().expect(200).text().contains(&holder));
+    assert!(sandbox.sprag(["explain", &waits]).expect(0).stdout.contains(&holder));
 }

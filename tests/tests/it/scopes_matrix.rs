@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sprag_tests::{Reply, Sandbox, Server};
+use sprag_tests::{HandWorker, Reply, Sandbox, Server};
 
 /// The object of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,7 @@ GET /v1/runs read list
 POST /v1/runs run other
 GET /v1/runs/find read list
 GET /v1/waiting read list
+GET /v1/durations read other
 GET /v1/runs/{run} read run
 GET /v1/runs/{run}/questions read run
 GET /v1/runs/{run}/steps read run
@@ -69,6 +70,9 @@ GET /v1/runs/{run}/steps/{step}/log/lines read run
 GET /v1/runs/{run}/steps/{step}/log/search read run
 GET /v1/runs/{run}/steps/{step}/thread read run
 POST /v1/runs/{run}/steps/{step}/thread/messages run run
+DELETE /v1/runs/{run}/steps/{step}/thread run run
+POST /v1/runs/{run}/steps/{step}/thread/archive run run
+GET /v1/runs/{run}/steps/{step}/thread/transcript read run
 POST /v1/runs/{run}/steps/{step}/thread/stop run run
 POST /v1/runs/{run}/retry run run
 POST /v1/runs/{run}/resume run run
@@ -149,6 +153,8 @@ POST /v1/work/finish work other
 POST /v1/work/release work other
 POST /v1/work/vanished work other
 POST /v1/work/logs work other
+POST /v1/work/files work other
+POST /v1/work/file work other
 POST /v1/work/environment work other
 POST /v1/work/tidy work other
 POST /v1/work/destroy work other
@@ -310,6 +316,12 @@ fn e04_every_endpoint_keeps_every_scope_and_every_limit() {
         ("label", token(&sandbox, "by-label", &["--scope", "run", "--label", "team=a"])),
         ("queue", token(&sandbox, "by-queue", &["--scope", "run", "--scope", "work", "--queue", "qa"])),
     ];
+    // The token of a step, which a worker asks for and hands to the agent of the step.
+    server.run("name: held\nsteps:\n  - { id: a, run: 'true' }\n");
+    let worker = HandWorker::new(&server, 'a');
+    let lease = worker.claim(1).expect("an execution");
+    let of_step =
+        text(&worker.ask(&lease, json!({ "about": "step_token" })).expect(200).json()["step_token"]);
     let mut wrong: Vec<String> = Vec::new();
     for endpoint in &endpoints {
         let Endpoint { method, scope, object, .. } = endpoint;
@@ -329,6 +341,8 @@ fn e04_every_endpoint_keeps_every_scope_and_every_limit() {
         if *object == Open {
             continue;
         }
+        let reply = send(&server, &of_step, method, &path);
+        check("the token of a step".into(), reply.status == 403, &reply);
         for (has, token) in &tokens {
             let reply = send(&server, token, method, &path);
             // A `work` token reads what it holds, which here is nothing.

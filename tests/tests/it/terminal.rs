@@ -224,3 +224,98 @@ fn a_long_name_leaves_room_for_its_lines_and_a_long_patch_has_a_pager() {
     let told = sandbox.json(["diff", &run, "--json"]);
     assert_eq!((&told["files"][0]["path"], &told["files"][0]["added"]), (&"numbers.txt".into(), &60.into()));
 }
+
+#[test]
+fn a_live_line_of_wide_characters_is_erased_whole() {
+    let sandbox = Sandbox::new();
+    let group = "漢".repeat(60);
+    sandbox.yaml(
+        "wide",
+        &format!(
+            "concurrency: {{ group: {group} }}\nsteps:\n  - {{ id: ask, gate: {{ ask: 'Really?' }} }}\n"
+        ),
+    );
+    sandbox.run(&["wide.yaml"], 5);
+    let mut terminal = sandbox.on_terminal(1, ["run", "wide.yaml"]);
+    // 119 characters in 179 columns: three rows of 80.
+    terminal.shows(&format!("a place in group \"{group}\""));
+    terminal.shows("\r\u{1b}[2A\u{1b}[J");
+    terminal.types("\u{3}");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 130, "{shown}");
+    // Each draw removes the one before, or nothing would be left to remove.
+    let drawn = shown.matches("a place in group").count();
+    assert_eq!(shown.matches("\u{1b}[2A\u{1b}[J").count(), drawn, "{shown:?}");
+}
+
+#[test]
+fn a_task_that_waits_is_on_the_live_line_of_another_step() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "both",
+        "steps:\n  - { id: work, needs: [], run: 'until [ -e go ]; do sleep 0.02; done' }\n  - { id: review, needs: [], task: { queue: people, prompt: Look } }\n",
+    );
+    let terminal = sandbox.on_terminal(1, ["run", "both.yaml"]);
+    terminal.shows("0/2  work ");
+    terminal.shows("s: review: an agent or a person who claims it: sprag task claim --queue people");
+    sandbox.write("go", "");
+    let task = sandbox.json(["task", "claim", "--queue", "people", "--as", "ada", "--json"]);
+    sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);
+    assert_eq!(terminal.finish().0, 0);
+}
+
+#[test]
+fn a_wrong_input_is_asked_for_again_at_once() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "needs",
+        "inputs:\n  place: { type: string, required: true, enum: [eu, us] }\n  n: { type: integer, required: true, min: 2 }\nsteps:\n  - { id: a, run: 'echo {{ inputs.place }} {{ inputs.n }} >> ran' }\n",
+    );
+    let mut terminal = sandbox.on_terminal(1, ["run", "needs.yaml"]);
+    terminal.shows("place [eu, us]: ");
+    terminal.types("eurpe\n");
+    terminal.shows("expected one of: eu, us\nplace [eu, us]: ");
+    terminal.types("eu\n");
+    terminal.shows("n: ");
+    terminal.types("many\n");
+    terminal.shows("expected a whole number\nn: ");
+    terminal.types("1\n");
+    terminal.shows("expected at least 2\nn: ");
+    terminal.types("7\n");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 0, "{shown}");
+    assert_eq!(sandbox.lines("ran"), ["eu 7"]);
+}
+
+#[test]
+fn choices_that_contain_a_slash_stay_whole() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "slash",
+        "steps:\n  - { id: ask, gate: { ask: 'Which?', choices: [origin/main, origin/next] } }\n",
+    );
+    let mut terminal = sandbox.on_terminal(1, ["run", "slash.yaml"]);
+    terminal.shows("ask [origin/main, origin/next] (Ctrl-C");
+    terminal.types("neither\n");
+    terminal.shows("answer with one of: origin/main, origin/next\n");
+    terminal.types("origin/main\n");
+    terminal.shows("comment (optional): ");
+    terminal.types("\n");
+    assert_eq!(terminal.finish().0, 0);
+}
+
+#[test]
+fn watch_alone_keeps_no_rest_of_old_lines_in_a_narrower_terminal() {
+    let sandbox = Sandbox::new();
+    let long = format!("steps-{}", "x".repeat(60));
+    sandbox.yaml(&long, "steps:\n  - { id: ask, gate: { ask: 'Really?' } }\n");
+    sandbox.run(&[&format!("{long}.yaml")], 5);
+    let mut terminal = sandbox.on_terminal(1, ["watch"]);
+    terminal.shows("waits for person");
+    terminal.shows("\u{1b}[1A\r\u{1b}[J");
+    terminal.resize(40);
+    // The old line takes two rows by now. Both are removed before the new line is drawn.
+    terminal.shows("\u{1b}[2A\r\u{1b}[J");
+    terminal.types("\u{3}");
+    assert_eq!(terminal.finish().0, 0);
+}

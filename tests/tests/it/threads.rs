@@ -67,6 +67,36 @@ fn t07_talk_to_a_failed_step_and_resume_its_run_in_the_same_session() {
 }
 
 #[test]
+fn t07_a_conversation_has_its_parts_with_tokens_and_messages() {
+    let bench = Bench::new(DIALECTS[0], SCRIPT);
+    let run = fail(&bench);
+    let mut serve = bench.command(&["serve", "--listen", "127.0.0.1:0"]);
+    serve.current_dir(bench.project.repo());
+    let server = Server::from_process(&bench.project.sandbox, bench.project.sandbox.start_command(serve));
+    let path = format!("/v1/runs/{run}/steps/work/thread");
+    let before = server.get(&path);
+    assert_eq!((&before["prompt"], &before["status"]), (&json!("Work."), &json!("idle")), "{before}");
+    let only = &before["parts"][0];
+    assert_eq!((&only["run"], &only["attempt"], &only["status"]), (&json!(run), &json!(1), &json!("failed")));
+    assert!(only["message"].is_null() && before["tokens"].as_u64() > Some(0), "{before}");
+    let talk =
+        server.post(&format!("{path}/messages"), &json!({ "message": "Use the word right." })).expect(201);
+    let talk = talk.json()["run"].as_str().expect("a run").to_owned();
+    server.until(&talk, "completed");
+    let after = server.get(&path);
+    let parts = after["parts"].as_array().expect("parts");
+    assert_eq!(parts.len(), 2, "{after}");
+    assert_eq!(
+        (&parts[1]["run"], &parts[1]["message"], &parts[1]["status"]),
+        (&json!(talk), &json!("Use the word right."), &json!("completed"))
+    );
+    assert!(after["tokens"].as_u64() > before["tokens"].as_u64(), "{after}");
+    let listed = server.get("/v1/threads")["threads"][0].clone();
+    assert_eq!((&listed["thread"], &listed["tokens"]), (&json!(format!("{run}/work")), &before["tokens"]));
+    server.request("GET", &format!("/v1/runs/{run}/steps/nope/thread")).send().problem(422, "invalid");
+}
+
+#[test]
 fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
     let bench = Bench::new(DIALECTS[0], SCRIPT);
     let sandbox = &bench.project.sandbox;
@@ -100,7 +130,7 @@ fn t06_t09_a_thread_has_one_holder_and_a_stop_or_kill_9_frees_it() {
         .iter()
         .filter_map(|said| said["status"].as_str())
         .collect();
-    assert_eq!(statuses, ["cancelled", "cancelled", "completed"], "{shown}");
+    assert_eq!(statuses, ["cancelled", "failed", "completed"], "{shown}");
     bench.sprag(&["resume", &run]).expect(0);
     assert_eq!(bench.sessions(), 1);
 }

@@ -103,6 +103,27 @@ fn e02_a_run_whose_items_or_children_ask_ends_with_5() {
     }
 }
 
+#[test]
+fn a_task_that_waits_is_told_of_while_another_step_is_executed() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "both",
+        "steps:\n  - { id: work, needs: [], run: 'until [ -e go ]; do sleep 0.02; done' }\n  - { id: review, needs: [], task: { queue: people, prompt: Look } }\n",
+    );
+    let claim = "waiting: review: an agent or a person who claims it: sprag task claim --queue people";
+    let running = sandbox.start(["run", "both.yaml"]);
+    says(&running, claim);
+    let waiting = sandbox.start(["wait"]);
+    says(&waiting, "work runs\n");
+    says(&waiting, claim);
+    sandbox.write("go", "");
+    let task = sandbox.json(["task", "claim", "--queue", "people", "--as", "ada", "--json"]);
+    sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);
+    let told = running.finish().expect(0);
+    assert_eq!(told.stderr.matches(claim).count(), 1, "{}", told.stderr);
+    waiting.finish().expect(0);
+}
+
 const EXPIRES: &str = "steps:\n  - { id: ask, gate: { ask: 'Really?', timeout: 500ms }, on_fail: continue }\n  - { id: after, run: echo after >> ran }\n";
 
 /// Waits until a question's time is over, by the clock of the machine.

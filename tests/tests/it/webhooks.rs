@@ -89,14 +89,12 @@ fn decision(sandbox: &Sandbox, taken: &Reply) -> Value {
     })
 }
 
-#[test]
-fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
-    let sandbox = Sandbox::new();
+fn signed_requests(sandbox: &Sandbox) {
     sandbox.yaml("ci", RULES);
     sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
-    assert_eq!(ask(&sandbox, &["rule", "show", "push"])["url"], "/in/ci/push");
+    assert_eq!(ask(sandbox, &["rule", "show", "push"])["url"], "/in/ci/push");
     let secrets = [("HOOK_NEW", "new"), ("HOOK_OLD", "old")];
-    let mut server = serve(&sandbox, &secrets, &[]);
+    let mut server = serve(sandbox, &secrets, &[]);
     let addr = in_addr(&mut server);
 
     // R16: what is not signed is refused, and nothing is stored.
@@ -121,11 +119,22 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
     Request::to(addr, "POST", "/in/ci/nothing").json(&json!({})).send().problem(404, "not_found");
     Request::to(addr, "GET", "/v1/runs").token(&sandbox.local_token()).send().problem(404, "not_found");
     Request::to(addr, "GET", "/in/ci/push").send().problem(405, "method_not_allowed");
-    assert!(events(&sandbox).is_empty(), "nothing refused is stored");
-    let refused = &ask(&sandbox, &["rule", "show", "push"])["refused"];
-    assert_eq!(refused["count"], 3, "{refused}");
+    assert!(events(sandbox).is_empty(), "nothing refused is stored");
+    let refused = &ask(sandbox, &["rule", "show", "push"])["refused"];
+    assert_eq!(
+        refused["count"], 7,
+        "three signatures, one long body and three that cannot be read: {refused}"
+    );
     let told = sandbox.sprag(["explain", "ci/push"]).expect(0).stdout;
-    assert!(told.contains("3 refused so far, the last because its signature"), "{told}");
+    assert!(told.contains("7 refused so far, the last because the body is not JSON"), "{told}");
+    github(addr, "new", "1", &long).send().problem(413, "too_large");
+    let told = sandbox.sprag(["rule", "ls"]).expect(0).stdout;
+    assert!(told.contains("refused ×8") && told.contains("the body is longer than 1000 bytes"), "{told}");
+    assert!(told.contains("a body of type \"application/octet-stream\" cannot be read"), "{told}");
+    let forged = github(addr, "other", "1", body).send();
+    forged.problem(401, "unsigned");
+    let told = sandbox.sprag(["explain", "ci/push"]).expect(0).stdout;
+    assert!(told.contains("9 refused so far, the last because its signature"), "{told}");
 
     // R17: either secret will do. R15, R18: a repeated body is the same event, whatever its delivery id.
     let first = github(addr, "old", "1", body).header("host", "hooks.example.com").send().expect(202);
@@ -134,15 +143,20 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
         assert_eq!(again.json(), first.json());
     }
     until("the run has ended", || sandbox.lines("builds") == ["refs/heads/main ann"]);
-    assert_eq!(decision(&sandbox, &first)["status"], "requested");
+    assert_eq!(decision(sandbox, &first)["status"], "requested");
 
     // A condition that is false, and R20: one that has no answer.
     let other = github(addr, "new", "9", r#"{"ref": "refs/heads/other"}"#).send().expect(202);
-    let told = decision(&sandbox, &other);
+    let told = decision(sandbox, &other);
     assert_eq!(told["status"], "skipped");
     assert!(told["reason"].as_str().expect("a reason").contains("its condition is false"), "{told}");
+    // R23: with the values that it read.
+    assert!(
+        told["reason"].as_str().expect("a reason").contains(r#"event.body.ref is "refs/heads/other""#),
+        "{told}"
+    );
     let none = github(addr, "new", "10", r#"{"zen": "ping"}"#).send().expect(202);
-    let told = decision(&sandbox, &none);
+    let told = decision(sandbox, &none);
     assert_eq!(told["status"], "failed");
     assert!(told["reason"].as_str().expect("a reason").contains("event.body.ref"), "{told}");
 
@@ -155,26 +169,26 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
 
     // A limit on runs, and the question that Slack asks before it sends anything.
     let one = generic(addr, "few", "{\"n\": 1}").expect(202);
-    assert_eq!(decision(&sandbox, &one)["status"], "requested");
+    assert_eq!(decision(sandbox, &one)["status"], "requested");
     let two = generic(addr, "few", "{\"n\": 2}").expect(202);
-    assert_eq!(decision(&sandbox, &two)["reason"], "more events than its rate allows");
-    let count = events(&sandbox).len();
+    assert_eq!(decision(sandbox, &two)["reason"], "more events than its rate allows");
+    let count = events(sandbox).len();
     sandbox.write("challenge.json", r#"{"type": "url_verification", "challenge": "3eZb"}"#);
     let to = format!("http://{addr}");
     let mut command = sandbox.command(["delivery", "send", "chat", "challenge.json", "--to", &to, "--json"]);
     command.env("HOOK_NEW", "new");
     assert_eq!(sandbox.start_command(command).finish().expect(0).json()["challenge"], "3eZb");
-    assert_eq!(events(&sandbox).len(), count);
+    assert_eq!(events(sandbox).len(), count);
 
     // A paused rule takes requests and starts nothing.
     sandbox.sprag(["rule", "pause", "ci/push"]).expect(0);
     let late = github(addr, "new", "12", r#"{"ref": "refs/heads/main", "by": "bob"}"#).send().expect(202);
-    assert_eq!(decision(&sandbox, &late)["reason"], "the rule is paused");
+    assert_eq!(decision(sandbox, &late)["reason"], "the rule is paused");
     sandbox.sprag(["rule", "resume", "ci/push"]).expect(0);
     drop(server);
 
     // A secret that this server does not have makes the endpoint unavailable, never open.
-    let server = serve(&sandbox, &[("HOOK_NEW", "new")], &[]);
+    let server = serve(sandbox, &[("HOOK_NEW", "new")], &[]);
     let told = github(server.addr, "new", "13", body).send().problem(503, "unavailable");
     assert!(told["message"].as_str().expect("a message").contains("HOOK_OLD"), "{told}");
     // R17: a secret that the rule no longer has is refused at once; a retired rule is gone.
@@ -187,21 +201,30 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
 }
 
 #[test]
-fn r22_r24_events_of_a_window_become_one_run_and_people_can_try_rules() {
-    let sandbox = Sandbox::new();
+fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
+    signed_requests(&Sandbox::new());
+}
+
+#[test]
+fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run_on_postgres() {
+    let database = Postgres::shared().database();
+    signed_requests(&Sandbox::on(&database.url));
+}
+
+fn windows(sandbox: &Sandbox) {
     sandbox.yaml("ci", RULES);
     sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
     let secrets = [("HOOK_NEW", "new"), ("HOOK_OLD", "old")];
-    let server = serve(&sandbox, &secrets, &[]);
+    let server = serve(sandbox, &secrets, &[]);
 
     // R22: the last event of the window counts, also if the server dies inside it.
     let taken: Vec<Reply> = ["a", "b", "c"]
         .map(|id| generic(server.addr, "many", &format!("{{\"id\": \"{id}\"}}")).expect(202))
         .into();
     server.into_process().kill();
-    let server = serve(&sandbox, &secrets, &[]);
+    let server = serve(sandbox, &secrets, &[]);
     until("the window has ended", || sandbox.lines("builds") == ["c"]);
-    let told: Vec<Value> = taken.iter().map(|taken| decision(&sandbox, taken)).collect();
+    let told: Vec<Value> = taken.iter().map(|taken| decision(sandbox, taken)).collect();
     assert_eq!(told[2]["status"], "requested", "{told:?}");
     for merged in &told[..2] {
         assert!(merged["reason"].as_str().expect("a reason").starts_with("merged into event"), "{merged}");
@@ -209,21 +232,21 @@ fn r22_r24_events_of_a_window_become_one_run_and_people_can_try_rules() {
 
     // R24: a test decides as firing does, and writes nothing.
     sandbox.write("push.json", r#"{"ref": "refs/heads/main", "by": "ann"}"#);
-    let before = events(&sandbox);
+    let before = events(sandbox);
     let event = ["--event", "push.json", "--header", "X-GitHub-Event: push"];
-    let tested = ask(&sandbox, ["rule", "test", "push"].iter().chain(&event));
+    let tested = ask(sandbox, ["rule", "test", "push"].iter().chain(&event));
     assert_eq!(
         (&tested["decision"], &tested["inputs"]["ref"]),
         (&json!("start"), &json!("refs/heads/main ann"))
     );
-    let tested = ask(&sandbox, &["rule", "test", "push", "--event", "push.json"]);
+    let tested = ask(sandbox, &["rule", "test", "push", "--event", "push.json"]);
     assert_eq!(tested["decision"], "fail", "{tested}");
     let wrong = ["rule", "test", "push", "--event", "push.json", "--header", "cookie: x"];
     assert!(sandbox.sprag(wrong).expect(2).stderr.contains("x-github-event"));
     assert!(sandbox.sprag(["rule", "test", "push"]).expect(2).stderr.contains("has no schedule"));
     sandbox.sprag(["rule", "fire", "push"]).expect(2);
-    assert_eq!(events(&sandbox), before);
-    let fired = ask(&sandbox, ["rule", "fire", "push"].iter().chain(&event));
+    assert_eq!(events(sandbox), before);
+    let fired = ask(sandbox, ["rule", "fire", "push"].iter().chain(&event));
     assert_eq!(fired["status"], "requested", "{fired}");
 
     // A payload that is signed and posted by hand, once and again.
@@ -243,6 +266,17 @@ fn r22_r24_events_of_a_window_become_one_run_and_people_can_try_rules() {
     assert!(send(&[]).expect(2).stderr.contains("HOOK_NEW or HOOK_OLD"));
     let told = sandbox.sprag(["explain", "ci/push"]).expect(0).stdout;
     assert!(told.contains("it waits for a request"), "{told}");
+}
+
+#[test]
+fn r22_r24_events_of_a_window_become_one_run_and_people_can_try_rules() {
+    windows(&Sandbox::new());
+}
+
+#[test]
+fn r22_r24_events_of_a_window_become_one_run_on_postgres() {
+    let database = Postgres::shared().database();
+    windows(&Sandbox::on(&database.url));
 }
 
 /// Sends requests to servers that are killed, until each is acknowledged. Each has one event and one run then.
@@ -322,6 +356,50 @@ fn r14_r15_acknowledged_requests_survive_killed_servers_on_postgres() {
     acknowledged_requests_survive(&Sandbox::on(&database.url));
 }
 
+/// Ten senders send one request to two servers at once: one event, one number, one run.
+fn repeated_at_once(sandbox: &Sandbox) {
+    sandbox.yaml("ci", RULES);
+    sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
+    let secrets = [("HOOK_NEW", "new"), ("HOOK_OLD", "old")];
+    let servers = [serve(sandbox, &secrets, &["--no-worker"]), serve(sandbox, &secrets, &["--no-worker"])];
+    for round in 0..nightly(5, 50) {
+        let body = format!("{{\"ref\": \"refs/heads/main\", \"by\": \"{round}\"}}");
+        let together = std::sync::Barrier::new(10);
+        let replies: Vec<Reply> = std::thread::scope(|scope| {
+            let send = |n: usize| {
+                let request = github(servers[n % 2].addr, "new", &n.to_string(), &body);
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    request.send()
+                })
+            };
+            let senders: Vec<_> = (0..10).map(send).collect();
+            senders.into_iter().map(|sender| sender.join().expect("a reply")).collect()
+        });
+        let new = replies.iter().filter(|reply| reply.status == 202).count();
+        assert_eq!(new, 1, "round {round}: {replies:?}");
+        let known = replies.iter().filter(|reply| reply.status == 200).count();
+        assert_eq!(known, 9, "round {round}: {replies:?}");
+        assert!(replies.iter().all(|reply| reply.json() == replies[0].json()), "{replies:?}");
+        decision(sandbox, &replies[0]);
+        assert_eq!(events(sandbox).len(), round + 1);
+    }
+    let runs = ask(sandbox, &["ls", "--limit", "1000"]);
+    assert_eq!(runs.as_array().expect("runs").len(), events(sandbox).len());
+}
+
+#[test]
+fn r15_a_request_that_ten_senders_repeat_at_once_on_two_servers_is_one_event() {
+    repeated_at_once(&Sandbox::new());
+}
+
+#[test]
+fn r15_a_request_that_ten_senders_repeat_at_once_on_postgres() {
+    let database = Postgres::shared().database();
+    repeated_at_once(&Sandbox::on(&database.url));
+}
+
 #[test]
 fn a_sender_with_too_many_requests_is_told_when_to_come_back() {
     let sandbox = Sandbox::new();
@@ -329,8 +407,12 @@ fn a_sender_with_too_many_requests_is_told_when_to_come_back() {
     sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
     let mut server = serve(&sandbox, &[("HOOK_NEW", "new"), ("HOOK_OLD", "old")], &["--rate-limit", "5"]);
     let addr = in_addr(&mut server);
-    let replies: Vec<Reply> =
-        (0..60).map(|n| generic(addr, "few", &json!({ "id": n }).to_string())).collect();
+    // All at once: on a busy machine one after the other would be slow enough.
+    let replies: Vec<Reply> = std::thread::scope(|scope| {
+        let send = |n: usize| scope.spawn(move || generic(addr, "few", &json!({ "id": n }).to_string()));
+        let senders: Vec<_> = (0..60).map(send).collect();
+        senders.into_iter().map(|sender| sender.join().expect("a reply")).collect()
+    });
     let refused: Vec<&Reply> = replies.iter().filter(|reply| reply.status == 429).collect();
     assert!(!refused.is_empty(), "60 requests at once are too many");
     assert!(replies.iter().all(|reply| [200, 202, 429].contains(&reply.status)));

@@ -194,8 +194,8 @@ pub fn agent(name: &str) -> Option<&'static KnownAgent> {
     AGENTS.iter().find(|agent| agent.name == name)
 }
 
-/// Finds a program in the folders of `path` (the value of `PATH`). For Codex's npm package, returns the native program
-/// behind the wrapper.
+/// Finds a program in the folders of `path` (the value of `PATH`). For the npm packages of Codex and Claude
+/// Code, returns the native program behind the wrapper.
 pub fn find_program(program: &str, path: &str) -> Option<PathBuf> {
     let found = if program.contains('/') {
         is_executable(Path::new(program)).then(|| PathBuf::from(program))?
@@ -213,10 +213,21 @@ fn is_executable(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns the native program of Codex's npm package, if `program` is its wrapper:
-/// `@openai/codex/bin/codex.js` starts `@openai/codex-linux-x64/vendor/TRIPLE/bin/codex`.
+/// Returns the native program of an npm package, if `program` is its wrapper: `@openai/codex/bin/codex.js` starts
+/// `@openai/codex-linux-x64/vendor/TRIPLE/bin/codex`, and `@anthropic-ai/claude-code/bin/claude.exe` is a stub that asks for
+/// its install script where npm ran none.
 fn behind_wrapper(program: &Path) -> Option<PathBuf> {
     let wrapper = program.canonicalize().ok()?;
+    if wrapper.ends_with("@anthropic-ai/claude-code/bin/claude.exe") {
+        let package = wrapper.parent()?.parent()?;
+        let platform =
+            if cfg!(target_arch = "aarch64") { "claude-code-linux-arm64" } else { "claude-code-linux-x64" };
+        let folders = [package.parent()?.to_owned(), package.join("node_modules/@anthropic-ai")];
+        return folders
+            .iter()
+            .map(|scope| scope.join(platform).join("claude"))
+            .find(|file| is_executable(file));
+    }
     if !wrapper.ends_with("@openai/codex/bin/codex.js") {
         return None;
     }
@@ -279,5 +290,12 @@ mod tests {
         assert_eq!(found.canonicalize().expect("a path"), native.canonicalize().expect("a path"));
         assert_eq!(find_program("codex", "/nowhere"), None);
         assert_eq!(find_program(&native.to_string_lossy(), ""), Some(native));
+        let stub = file("lib/node_modules/@anthropic-ai/claude-code/bin/claude.exe");
+        symlink(&stub, bin.join("claude")).expect("a link");
+        assert_eq!(find_program("claude", &path), Some(bin.join("claude")), "its install script has run");
+        let platform = platform.replace("codex", "claude-code");
+        let native = file(&format!("lib/node_modules/@anthropic-ai/{platform}/claude"));
+        let found = find_program("claude", &path).expect("it is there");
+        assert_eq!(found.canonicalize().expect("a path"), native.canonicalize().expect("a path"));
     }
 }

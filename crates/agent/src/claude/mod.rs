@@ -25,10 +25,10 @@ use serde_json::json;
 
 pub(crate) use adapter::ClaudeAdapter;
 
-use crate::launch::{CommandLine, Launch, McpServer, McpTransport, Permissions, PrivateFile, Session};
+use crate::launch::{
+    CommandLine, Launch, McpServer, McpTransport, OWN_SERVER, Permissions, PrivateFile, Session,
+};
 
-/// The MCP server of Sprag through which a step reports; its tools are allowed without asking.
-const OWN_SERVER: &str = "sprag";
 /// The tools that change files.
 const WRITING_TOOLS: &str = "Edit,Write,NotebookEdit";
 

@@ -228,6 +228,7 @@ pub async fn claim(app: &App, wanted: &ClaimRequest) -> Result<std::result::Resu
         worker: agent.id,
         queues: queues.clone(),
         reserved_only: false,
+        services_only: false,
         lease_ms: agent.lease_ms,
         nonce: wanted.nonce,
     };
@@ -438,6 +439,23 @@ async fn finish(app: &App, token: &str, ending: Ending) -> Result<()> {
 pub async fn release(app: &App, token: &str) -> Result<()> {
     let outcome = app.store.worker(parse_token(app, token)?).release().await?;
     outcome.require_applied().map(drop).map_err(|why| lost(token, why))
+}
+
+/// Returns the agent or person that holds the task of a token; none if it is not held under this token any more.
+pub(crate) fn holder(app: &App, token: &str) -> Result<Option<Id>> {
+    let held = parse_token(app, token)?;
+    let row = app.store.queries().execution(held.execution)?;
+    Ok(row.filter(|row| row.fence == held.fence).and_then(|row| row.owner))
+}
+
+/// Releases all tasks that an agent holds. Returns their number.
+pub(crate) async fn release_held(app: &App, agent: Id) -> Result<usize> {
+    let mut released = 0;
+    for row in app.store.queries().held_by(agent)? {
+        let lease = Lease { execution: row.id, fence: row.fence };
+        released += usize::from(app.store.worker(lease).release().await?.is_applied());
+    }
+    Ok(released)
 }
 
 /// The number of characters of a token that are its signature.

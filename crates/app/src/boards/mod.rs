@@ -27,6 +27,8 @@ pub use claim::{
     ClaimRequest, ClaimSpec, Claimed, Done, Held, Nothing, agent_id, agent_name, check_agent_name, claim,
     done, fail, heartbeat, lease_of, register_agent, release, start,
 };
+pub(crate) use claim::{holder, release_held};
+pub(crate) use report::told;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
 pub use task::{TaskAdded, TaskSpec, TaskView, add_tasks, cancel_task, retry_task, task, tasks};
 
@@ -266,7 +268,7 @@ fn check_queue(queue: &str) -> Result<String> {
     Ok(queue.to_owned())
 }
 
-fn check_text(what: &str, text: &str) -> Result<()> {
+pub(crate) fn check_text(what: &str, text: &str) -> Result<()> {
     if text.len() > LONGEST_TEXT {
         return Err(invalid(format!("{what} has {} bytes; at most {LONGEST_TEXT} are allowed", text.len())));
     }

@@ -2,14 +2,13 @@
 
 use sprag_store::NotApplied;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Hint};
 
 /// Returns the error for a board that does not exist; `near` is the open board with the most similar name.
 pub(super) fn no_board(name: &str, near: Option<&str>) -> Error {
-    let next = near.map(|near| format!("did you mean {near:?}? List the boards, or create one"));
     Error::new(ErrorKind::NotFound, format!("there is no board {name:?}"))
         .coded("no_board")
-        .next(next.unwrap_or_else(|| "list the boards, or create one".to_owned()))
+        .hint(Hint::ListBoards { near: near.map(str::to_owned) })
 }
 
 /// Returns the error for a task that does not exist.

@@ -97,7 +97,8 @@ pub fn notes(
     Ok(found.iter().filter(|note| *note.tag != *REVIEW_TAG).map(told).collect())
 }
 
-fn told(note: &NoteRow) -> NoteView {
+/// Returns the view of a note.
+pub(crate) fn told(note: &NoteRow) -> NoteView {
     NoteView {
         id: note.id,
         author: note.author.to_string(),

@@ -5,13 +5,17 @@
 //!   caller ── claim ─▶ a task of its own: claim_once ─▶ received, or wait for a wake-up and claim again
 //!     └── goes away ─▶ that task ends, and returns to the queue what it has just received
 //! ```
+//!
+//! A claim with a nonce returns nothing: its caller may be repeating it, and the repeat may have found the execution and
+//! started it. If no repeat comes, the lease lapses.
 
 mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::{Assignment, Claimer, Got, NewWorker, Overdue, Reach, Topic};
+use sprag_lifecycle::mutant;
+use sprag_store::{Assignment, Claimer, Got, NewWorker, Overdue, Reach, Topic, in_this_request};
 use tokio::sync::{oneshot, watch};
 
 use crate::App;
@@ -49,10 +53,10 @@ impl Claim {
         self.stopping.as_ref().is_some_and(|stopping| *stopping.borrow())
     }
 
-    /// Whether a caller that went away may be sending the same claim again at this very moment. An agent repeats a
-    /// claim by its number; a worker that has gone away begins another claim.
+    /// Whether a caller that went away may be sending the same claim again at this very moment: agents and remote workers
+    /// repeat a claim by its nonce.
     fn may_be_repeated(&self) -> bool {
-        self.agent.is_some() && self.claimer.nonce != 0
+        self.claimer.nonce != 0 && !mutant!(GivenBackThoughRepeated)
     }
 
     /// Waits until the claimer asks again, or the process is stopping.
@@ -78,11 +82,12 @@ impl Claim {
 }
 
 /// Claims for a caller that may go away while it waits: a dropped future ends the wait, and executions that were just
-/// received for it return to their queues at once, instead of staying claimed until their leases lapse.
+/// received for it return to their queues at once, unless the caller may repeat its claim.
 pub(crate) async fn claim(app: &App, mut claim: Claim) -> Result<Vec<Assignment>, Error> {
     let (mut tell, hear) = oneshot::channel();
     let app = app.clone();
-    tokio::spawn(async move {
+    // The author and the step of the request are those of the claim, too.
+    tokio::spawn(in_this_request(async move {
         let got = poll(&app, &mut claim, &mut tell).await;
         // The caller may have received these executions by an earlier claim, and may be working on them.
         if let Err(Ok(unheard)) = tell.send(got)
@@ -91,7 +96,7 @@ pub(crate) async fn claim(app: &App, mut claim: Claim) -> Result<Vec<Assignment>
         {
             give_back(&app, unheard.assignments).await;
         }
-    });
+    }));
     match hear.await {
         Ok(got) => Ok(got?.assignments),
         Err(_) => Err(Error::new(ErrorKind::Unavailable, "the process is shutting down").next("try again")),

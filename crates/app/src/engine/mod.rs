@@ -18,7 +18,7 @@ use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::{DEFAULT_QUEUE, Id, NewWorker};
 use sprag_sweeper::{Effect, Executor, Hosts};
-use sprag_worker::{Commands, Context, HandlerError, Handlers};
+use sprag_worker::{Commands, Context, HandlerError, Handlers, StepTools};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -55,6 +55,7 @@ pub struct Builder {
     effects: Vec<Arc<dyn Effect>>,
     supervisor: Option<PathBuf>,
     fake_agent: Option<PathBuf>,
+    step_tools: Option<Arc<dyn StepTools>>,
     name: String,
     queues: Vec<Arc<str>>,
     labels: Vec<Arc<str>>,
@@ -96,6 +97,12 @@ impl Builder {
     /// Plays the fake agent with this program, which has `sprag agent fake`.
     pub fn fake_agent(mut self, program: impl Into<PathBuf>) -> Self {
         self.fake_agent = Some(program.into());
+        self
+    }
+
+    /// Offers these tools to the agents of steps with `mcp: [sprag]`.
+    pub fn step_tools(mut self, tools: Arc<dyn StepTools>) -> Self {
+        self.step_tools = Some(tools);
         self
     }
 
@@ -205,6 +212,7 @@ impl Builder {
             let environments = sprag_worker::Environments::new(Arc::new(store.clone()), &self.data, id);
             let commands = Commands::new(files.clone(), supervisor, self.grace)
                 .with_fake_agent(self.fake_agent)
+                .with_step_tools(self.step_tools)
                 .in_environments(environments);
             handlers = handlers.with_commands(commands);
         }
@@ -310,6 +318,7 @@ impl Engine {
             effects: Vec::new(),
             supervisor: None,
             fake_agent: None,
+            step_tools: None,
             name: format!("worker-{}", std::process::id()),
             queues: Vec::new(),
             labels: Vec::new(),

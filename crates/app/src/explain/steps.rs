@@ -183,6 +183,7 @@ impl View<'_> {
         let mut waiting = Unsettled {
             step: self.name(step.no),
             key: self.keys.get(&step.no).cloned(),
+            item: None,
             status: step.status().to_string(),
             waits_for: String::new(),
             since_ms: execution.map(|row| row.created_ms).or(self.known.run.started_ms),
@@ -272,12 +273,20 @@ impl View<'_> {
                     waiting.waits_for = format!("a place in queue {:?}, which is full or held", row.queue);
                 }
             }
+            ExecutionStatus::Scheduled if let Some(services) = self.missing_services(row) => {
+                waiting.since_ms = Some(self.wall(row.published_ms));
+                waiting.wait = Wait::Needs;
+                waiting.waits_for = services;
+            }
             ExecutionStatus::Scheduled => {
                 waiting.since_ms = Some(self.wall(row.published_ms));
                 waiting.owner = format!("queue {:?}", row.queue);
                 waiting.waits_for = match row.pin {
                     Some(pin) => match self.worker(Some(pin)) {
-                        Some(worker) => format!("a free slot of {worker}, which started the run"),
+                        Some(worker) => {
+                            waiting.wait = Wait::Slot;
+                            format!("a free slot of {worker}, which started the run")
+                        }
                         None => {
                             let run = row.id.run;
                             format!(
@@ -285,7 +294,7 @@ impl View<'_> {
                             )
                         }
                     },
-                    None => self.worker_for(row),
+                    None => self.worker_for(row, &mut waiting.wait),
                 };
             }
             _ => {
@@ -295,13 +304,42 @@ impl View<'_> {
                 if waiting.wait == Wait::LeaseHolder {
                     waiting.until_ms = Some(self.wall(row.lease_until_ms));
                 }
-                waiting.waits_for = if row.cancel_requested {
+                let is_service = self.is_service(row.id.step);
+                if is_service && waiting.wait == Wait::Work {
+                    waiting.wait = Wait::Service;
+                }
+                waiting.waits_for = if row.cancel_requested && is_service {
+                    "its processes to end: no step needs it any more".into()
+                } else if row.cancel_requested {
                     "its processes to end: it was cancelled or skipped".into()
+                } else if is_service {
+                    "the other steps of its run to end: it is a service".into()
                 } else {
                     format!("attempt {} to end", row.id.attempt)
                 };
             }
         }
+    }
+
+    /// Whether the step is a service.
+    fn is_service(&self, no: StepNo) -> bool {
+        self.known.plan.services().contains(&no)
+    }
+
+    /// Describes the services that no worker has yet, for a step that could start otherwise.
+    fn missing_services(&self, row: &ExecutionRow) -> Option<String> {
+        if self.is_service(row.id.step) {
+            return None;
+        }
+        let is_missing = |step: &&StepRow| {
+            let is_current = |row: &&ExecutionRow| row.id.step == step.no && row.id.attempt == step.attempt;
+            let has_owner = self.executions.iter().find(is_current).is_some_and(|row| row.owner.is_some());
+            self.is_service(step.no) && !step.status().is_settled() && !has_owner
+        };
+        let missing: Vec<String> =
+            self.steps.iter().filter(is_missing).map(|step| self.name(step.no)).collect();
+        (!missing.is_empty())
+            .then(|| format!("service{} {} to start", plural(missing.len()), missing.join(", ")))
     }
 
     /// Describes the delay before the next attempt: which attempt, and why the one before it failed.
@@ -324,8 +362,8 @@ impl View<'_> {
 
 impl View<'_> {
     /// Describes what an execution that is not reserved to one worker waits for: which kind of worker, and why no
-    /// live worker takes it.
-    fn worker_for(&self, row: &ExecutionRow) -> String {
+    /// live worker takes it. Sets the kind of the wait if it is a free slot.
+    fn worker_for(&self, row: &ExecutionRow, wait: &mut Wait) -> String {
         let queue = &row.queue;
         if self.is_task(row.id.step) {
             let is_of_board = self.known.is_board() && queue.starts_with(OWN_QUEUE);
@@ -366,6 +404,7 @@ impl View<'_> {
                 )
             }
             (n, _) => {
+                *wait = Wait::Slot;
                 format!("a free slot; {n} worker{} serve{} it", plural(n), if n == 1 { "s" } else { "" })
             }
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::{RuleEvent, RuleStatus};
 use sprag_pipeline::{Pipeline, Trigger, TriggerSource};
@@ -38,6 +39,9 @@ pub enum RuleOutcome {
     Unchanged,
     /// The file no longer has the rule, so it was retired.
     Retired,
+    /// The rule was retired before, and only a person brings it back.
+    #[serde(rename = "stays retired")]
+    StaysRetired,
 }
 
 impl RuleOutcome {
@@ -48,7 +52,38 @@ impl RuleOutcome {
             RuleOutcome::Changed => "changed",
             RuleOutcome::Unchanged => "unchanged",
             RuleOutcome::Retired => "retired",
+            RuleOutcome::StaysRetired => "stays retired",
         }
+    }
+}
+
+/// The request to apply a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applying {
+    /// Only tell what would happen.
+    Dry,
+    /// A person asked for it.
+    AsAsked,
+    /// A server does it when it starts.
+    ByItself,
+}
+
+impl StoredRule {
+    /// Returns the hash of what the rule does, wherever its file and its folder are.
+    fn hash(&self) -> Result<String, Error> {
+        let mut pipeline = serde_json::to_value(&self.pipeline)
+            .map_err(|error| Error::bug(format!("a rule cannot be stored: {error}")))?;
+        remove_file_names(&mut pipeline);
+        Ok(hex(&Sha256::digest(json!([self.rule, pipeline]).to_string())))
+    }
+}
+
+/// Removes the names of a stored pipeline's file and of its children's files.
+fn remove_file_names(definition: &mut Value) {
+    let Some(definition) = definition.as_object_mut() else { return };
+    definition.remove("name");
+    if let Some(children) = definition.get_mut("children").and_then(Value::as_object_mut) {
+        children.values_mut().for_each(remove_file_names);
     }
 }
 
@@ -80,6 +115,29 @@ impl App {
         project: &Path,
         dry: bool,
     ) -> Result<Vec<AppliedRule>, Error> {
+        self.apply(pipeline, file, project, if dry { Applying::Dry } else { Applying::AsAsked }).await
+    }
+
+    /// Applies the rules of a pipeline file without a person who asks for it, as a server does when it starts. A retired
+    /// rule stays retired, and a rule that does the same in another folder stays there: servers for two checkouts of a
+    /// project do not take it from each other.
+    pub async fn apply_rules_by_itself(
+        &self,
+        pipeline: &Pipeline,
+        file: &str,
+        project: &Path,
+    ) -> Result<Vec<AppliedRule>, Error> {
+        self.apply(pipeline, file, project, Applying::ByItself).await
+    }
+
+    async fn apply(
+        &self,
+        pipeline: &Pipeline,
+        file: &str,
+        project: &Path,
+        how: Applying,
+    ) -> Result<Vec<AppliedRule>, Error> {
+        let dry = how == Applying::Dry;
         if !dry {
             // Ticks that are due count by the definition that they were due by.
             super::RuleKeeper::new(self).fire_due().await?;
@@ -96,11 +154,11 @@ impl App {
             };
             let definition = serde_json::to_string(&stored)
                 .map_err(|error| Error::bug(format!("a rule cannot be stored: {error}")))?;
-            let hash = hex(&Sha256::digest(&definition));
+            let hash = stored.hash()?;
             let outcome = if dry {
                 match existing.iter().find(|row| *row.name == *name) {
                     None => RuleOutcome::New,
-                    Some(row) if *row.hash == *hash && row.status() != RuleStatus::Retired => {
+                    Some(row) if *row.definition == *definition && row.status() != RuleStatus::Retired => {
                         RuleOutcome::Unchanged
                     }
                     Some(_) => RuleOutcome::Changed,
@@ -112,6 +170,7 @@ impl App {
                     name: name.as_str().into(),
                     definition: definition.into(),
                     hash: hash.into(),
+                    auto: how == Applying::ByItself,
                     source: trigger.source.kind(),
                     next,
                     cursor: Some(cursor),
@@ -120,6 +179,7 @@ impl App {
                     RuleApplied::New(_) => RuleOutcome::New,
                     RuleApplied::Changed(_) => RuleOutcome::Changed,
                     RuleApplied::Unchanged(_) => RuleOutcome::Unchanged,
+                    RuleApplied::StaysRetired(_) => RuleOutcome::StaysRetired,
                 }
             };
             applied.push(AppliedRule { name, outcome });

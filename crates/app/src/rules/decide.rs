@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{Concurrency, OnConflict};
+use sprag_lifecycle::{Concurrency, EnforcementStatus, OnConflict};
 use sprag_pipeline::{Diagnostics, OverlapPolicy, Tick};
-use sprag_store::{Overlap, Rate, TriggerDecision, TriggeredRun, Window, plan_hash};
+use sprag_store::{
+    EnforcementRow, Now, Overlap, Rate, Row, TriggerDecision, TriggeredRun, Window, plan_hash,
+};
 
 use super::LoadedRule;
+use super::fire::new_event;
 use super::incoming::bounded;
 use crate::App;
 use crate::agents::name_accounts;
+use crate::error::Error;
 use crate::labels::RunLabels;
 
 /// The decision about an event, for people.
@@ -18,6 +22,8 @@ use crate::labels::RunLabels;
 pub enum Verdict {
     /// A run with these inputs starts.
     Start(Value),
+    /// A run with these inputs starts later, if nothing is in its way then; the reason names the time.
+    Hold(Value, String),
     /// Nothing starts, for this reason.
     Skip(String),
     /// The condition or the inputs have no value, for this reason.
@@ -25,12 +31,17 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict that a decision stands for.
-    pub(super) fn of(decision: &TriggerDecision) -> Verdict {
-        match decision {
-            TriggerDecision::Start(run) => Verdict::Start(crate::secret_inputs::shown(&run.new.inputs)),
-            TriggerDecision::Skip(why) => Verdict::Skip(why.to_string()),
-            TriggerDecision::Fail(why) => Verdict::Fail(why.to_string()),
+    /// Returns the verdict of a decision that the store has made.
+    fn of(now: Now, decided: &EnforcementRow, inputs: Value) -> Verdict {
+        let reason = || decided.reason.as_deref().unwrap_or_default().to_owned();
+        match decided.status() {
+            EnforcementStatus::Requested => Verdict::Start(inputs),
+            EnforcementStatus::Held => {
+                let until = super::view::utc(now.wall_ms + (decided.due_ms - now.steady_ms));
+                Verdict::Hold(inputs, format!("{} until {until}", reason()))
+            }
+            EnforcementStatus::Failed => Verdict::Fail(reason()),
+            EnforcementStatus::Created | EnforcementStatus::Skipped => Verdict::Skip(reason()),
         }
     }
 }
@@ -68,10 +79,33 @@ impl App {
             Ok(Some(run)) => TriggerDecision::Start(Box::new(run)),
             Ok(None) => {
                 let when = rule.trigger.when.as_deref().unwrap_or_default();
-                TriggerDecision::Skip(format!("its condition is false: {when}").into())
+                let values = rule.trigger.values_of_when(names);
+                let values = if values.is_empty() {
+                    String::new()
+                } else {
+                    format!(", where {}", values.join(" and "))
+                };
+                TriggerDecision::Skip(format!("its condition is false: {when}{values}").into())
             }
             Err(why) => TriggerDecision::Fail(why.into()),
         }
+    }
+
+    /// Returns the decision that an event would get now. The store makes it as for firing, and undoes it.
+    pub(super) async fn tried(
+        &self,
+        rule: &LoadedRule,
+        names: &Value,
+        chain: &[String],
+    ) -> Result<Verdict, Error> {
+        let decision = self.decide(rule, names, chain);
+        let inputs = match &decision {
+            TriggerDecision::Start(run) => crate::secret_inputs::shown(&run.new.inputs),
+            TriggerDecision::Skip(_) | TriggerDecision::Fail(_) => Value::Null,
+        };
+        let event = new_event(self, &format!("test {}", self.new_id()), "test", names, chain);
+        let decided = self.store.person().try_event(rule.row.id, event, decision).await?;
+        Ok(Verdict::of(self.now(), &decided, inputs))
     }
 
     /// Returns the run that an event starts; none if the rule's condition is false.
@@ -97,9 +131,13 @@ impl App {
             OverlapPolicy::Allow => (Overlap::Allow, None),
         };
         // The place of a group also holds where an older run is resumed, or several executors start runs at once.
-        if let (None, Some(on_conflict)) = (&plan.concurrency, on_conflict) {
+        if let Some(on_conflict) = on_conflict {
             let group = format!("rule:{}", rule.row.name);
-            plan.concurrency = Some(Concurrency { group, limit: 1, on_conflict });
+            if plan.concurrency.is_none() {
+                plan.concurrency = Some(Concurrency { group, limit: 1, on_conflict });
+            } else {
+                plan.second_group = Some(group.into());
+            }
         }
         let plan = Arc::new(plan);
         let hash = plan_hash(&plan);

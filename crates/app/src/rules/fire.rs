@@ -1,34 +1,34 @@
-//! Firing: the due ticks of schedules, and the enforcements that wait for a decision.
+//! Firing: the due ticks of schedules. Commits of different rules wait for the disk together.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
+use sprag_lifecycle::RuleStatus;
 use sprag_pipeline::{MissedRuns, Tick};
 use sprag_store::{
-    Clock, FireTick, Fired, NewDelivery, NextTick, Result, RuleRow, RuleSeen, Settled, System,
-    TriggerDecision,
+    Clock, FireTick, Fired, Id, NewDelivery, NextTick, Result, Row, RuleRow, RuleSeen, System,
 };
+use tokio::task::JoinSet;
 
 use super::LoadedRule;
+use super::clocks::{Clocks, JUMP_MS};
 use super::decide::tick_names;
 use super::ended::Progress;
 use super::watch::Looks;
 use crate::App;
 
-/// The most rules and enforcements that one look handles; the next look handles the rest.
-const BATCH: usize = 256;
+/// The most rules that one look handles; the next look handles the rest.
+const BATCH: usize = 1_024;
+/// The most commits of ticks that are under way at once. The store's writer makes one transaction of those that wait.
+const AT_ONCE: usize = 64;
 /// The age up to which a tick counts as on time.
 const ON_TIME_MS: i64 = 60_000;
 /// The most missed ticks of one rule that start runs.
 const MOST_CAUGHT_UP: usize = 100;
 /// The most missed ticks that are counted one by one; older ones are left out of the count.
 const MOST_COUNTED: i64 = 100_000;
-/// A change of the wall clock against the machine's own clock that counts as a jump.
-const JUMP_MS: i64 = 60_000;
-/// The time after a jump in which nothing fires: the clock may jump back.
-const SETTLING_MS: i64 = 60_000;
 
 /// Fires rules. Any number of processes may do so at once: the store decides each tick once.
 pub struct RuleKeeper {
@@ -38,32 +38,17 @@ pub struct RuleKeeper {
     pub(super) progress: Mutex<Progress>,
     /// The looks at repositories of this process.
     pub(super) looks: Looks,
+    /// The lock that shows that this process watches; absent until its first look.
+    pub(super) presence: Mutex<Option<std::fs::File>>,
 }
 
-/// The comparison of the wall clock with the machine's own clock.
-#[derive(Debug, Default)]
-struct Clocks {
-    /// The difference of the two at the last look.
-    difference_ms: Option<i64>,
-    /// The time of the machine's clock until which nothing fires.
-    settles_ms: i64,
-    /// Whether stored timers may be too late, because the wall clock was set back.
-    set_back: bool,
-}
-
-impl Clocks {
-    /// Notes the present times. Returns whether rules may fire.
-    fn look(&mut self, wall_ms: i64, boot_ms: i64) -> bool {
-        let difference_ms = wall_ms - boot_ms;
-        let jump_ms = self.difference_ms.map_or(0, |before_ms| difference_ms - before_ms);
-        self.difference_ms = Some(difference_ms);
-        if jump_ms.abs() > JUMP_MS {
-            tracing::warn!(jump_ms, "the wall clock jumped: rules fire again when it is steady");
-            self.settles_ms = boot_ms + SETTLING_MS;
-            self.set_back |= jump_ms < 0;
-        }
-        boot_ms >= self.settles_ms
-    }
+/// A rule whose next tick is due.
+struct DueRule {
+    row: RuleRow,
+    /// The number of its ticks that this look has fired.
+    ticks: usize,
+    /// Whether the row was just read.
+    is_fresh: bool,
 }
 
 /// The due ticks of a rule.
@@ -82,6 +67,7 @@ impl RuleKeeper {
             clocks: Mutex::default(),
             progress: Mutex::default(),
             looks: Looks::default(),
+            presence: Mutex::default(),
         }
     }
 
@@ -97,24 +83,18 @@ impl RuleKeeper {
         let mut started = 0;
         let (may_fire, realign) = {
             let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_first = clocks.difference_ms.is_none();
+            let is_first = clocks.is_new();
             let may_fire = clocks.look(wall_ms, boot_ms);
+            if let Some(jump_ms) = clocks.jumped_ms.take() {
+                self.app.note_clock_jump(jump_ms, boot_ms);
+            }
             (may_fire, may_fire && (is_first || std::mem::take(&mut clocks.set_back)))
         };
         if realign {
             self.realign(wall_ms).await?;
         }
         if may_fire {
-            for row in self.app.store.queries().rules_due(wall_ms, BATCH)? {
-                let name = Arc::clone(&row.name);
-                match self.fire_rule(row, wall_ms).await {
-                    Ok(runs) => started += runs,
-                    // One rule that cannot be read or written must not stop the others.
-                    Err(error) => {
-                        tracing::warn!(rule = %name, %error, "firing a rule failed: left to the next sweep")
-                    }
-                }
-            }
+            started += self.fire_rules(self.app.store.queries().rules_due(wall_ms, BATCH)?, wall_ms).await?;
         }
         started += self.fire_ended().await?;
         Ok(started + self.decide_waiting().await?)
@@ -141,24 +121,75 @@ impl RuleKeeper {
         }
     }
 
-    /// Fires the due ticks of a rule, each in one commit. Returns the number of runs that started.
-    async fn fire_rule(&self, row: RuleRow, wall_ms: i64) -> Result<usize> {
+    /// Fires the due ticks of rules, each in one commit. Returns the number of runs that started.
+    ///
+    /// Servers that see the same rules begin at different ones, so that they share the work.
+    async fn fire_rules(&self, mut rows: Vec<RuleRow>, wall_ms: i64) -> Result<usize> {
+        if rows.len() > AT_ONCE {
+            let first = self.app.new_id() as usize % rows.len();
+            rows.rotate_left(first);
+        }
+        let fresh = rows.len().min(AT_ONCE);
+        // Another server may have fired the later ones meanwhile: they are read again before they are evaluated.
+        let mut waiting: VecDeque<DueRule> = rows
+            .into_iter()
+            .enumerate()
+            .map(|(at, row)| DueRule { row, ticks: 0, is_fresh: at < fresh })
+            .collect();
+        let mut commits = JoinSet::new();
         let mut started = 0;
-        let mut row = row;
-        for _ in 0..=MOST_CAUGHT_UP {
-            let id = row.id;
-            let Some(rule) = self.load(row).await? else { return Ok(started) };
-            let Some(fire) = self.due_tick(&rule, wall_ms) else { return Ok(started) };
-            match self.app.store.executor().fire_tick(fire).await? {
-                Fired::Superseded => return Ok(started),
-                Fired::Decided { run, .. } => started += usize::from(run.is_some()),
+        loop {
+            while commits.len() < AT_ONCE
+                && let Some(due) = waiting.pop_front()
+            {
+                let (id, name, ticks) = (due.row.id, Arc::clone(&due.row.name), due.ticks);
+                match self.next_fire(due, wall_ms).await {
+                    Ok(Some(fire)) => {
+                        let store = self.app.store.clone();
+                        let has_more = fire.next.as_ref().is_some_and(|next| next.due_ms <= wall_ms);
+                        commits.spawn(async move {
+                            let fired = store.executor().fire_tick(fire).await;
+                            (id, name, ticks, has_more, fired)
+                        });
+                    }
+                    Ok(None) => {}
+                    Err(error) => left_behind(&name, &error),
+                }
             }
-            match self.app.store.queries().rule(id)? {
-                Some(next) if next.next_ms.is_some_and(|next_ms| next_ms <= wall_ms) => row = next,
-                _ => return Ok(started),
+            let Some(committed) = commits.join_next().await else { return Ok(started) };
+            let Ok((id, name, ticks, has_more, fired)) = committed else { continue };
+            match fired {
+                Ok(Fired::Decided { run, .. }) => {
+                    started += usize::from(run.is_some());
+                    if has_more && ticks < MOST_CAUGHT_UP {
+                        // The rule has further ticks that are due; they follow in order.
+                        waiting.extend(self.read_again(id, wall_ms)?.map(|row| DueRule {
+                            row,
+                            ticks: ticks + 1,
+                            is_fresh: true,
+                        }));
+                    }
+                }
+                Ok(Fired::Superseded) => {}
+                Err(error) => left_behind(&name, &error),
             }
         }
-        Ok(started)
+    }
+
+    /// Returns the next commit of a rule that was due when it was read; none if nothing is left to fire.
+    async fn next_fire(&self, due: DueRule, wall_ms: i64) -> Result<Option<FireTick>> {
+        let row = if due.is_fresh { Some(due.row) } else { self.read_again(due.row.id, wall_ms)? };
+        let Some(row) = row else { return Ok(None) };
+        let Some(rule) = self.load(row).await? else { return Ok(None) };
+        Ok(self.due_tick(&rule, wall_ms))
+    }
+
+    /// Returns a rule as it is now; none if it has no due tick.
+    fn read_again(&self, rule: Id, wall_ms: i64) -> Result<Option<RuleRow>> {
+        let is_due = |row: &RuleRow| {
+            row.status() == RuleStatus::Active && row.next_ms.is_some_and(|next_ms| next_ms <= wall_ms)
+        };
+        Ok(self.app.store.queries().rule(rule)?.filter(is_due))
     }
 
     /// Returns the next commit of a rule with a due tick, by its policy about missed ones.
@@ -218,32 +249,6 @@ impl RuleKeeper {
         new_event(&self.app, key, kind, body, &[])
     }
 
-    /// Decides the enforcements that wait.
-    async fn decide_waiting(&self) -> Result<usize> {
-        let now_ms = self.app.now().steady_ms;
-        let mut started = 0;
-        for (row, rule, event) in self.app.store.queries().enforcements_due(now_ms, BATCH)? {
-            let generation = rule.generation;
-            let Some(loaded) = self.load(rule).await? else {
-                // The rule is broken now. A decision that waited for it to be mended would be made again and again.
-                let skip = TriggerDecision::Skip("the rule is broken".into());
-                let _ = self.app.store.executor().decide(row.id, generation, skip).await?;
-                continue;
-            };
-            let names: Value = serde_json::from_str(&event.body).unwrap_or_default();
-            let chain: Vec<String> = serde_json::from_str(&event.chain).unwrap_or_default();
-            let decision: TriggerDecision = self.app.decide(&loaded, &names, &chain);
-            let settled = self.app.store.executor().decide(row.id, generation, decision).await;
-            match settled {
-                Ok(settled) => started += usize::from(matches!(settled, Settled::Requested(_))),
-                Err(error) => {
-                    tracing::warn!(enforcement = row.id, %error, "deciding failed: left to the next sweep");
-                }
-            }
-        }
-        Ok(started)
-    }
-
     /// Moves timers that are too late, because the wall clock was set back after they were set.
     async fn realign(&self, wall_ms: i64) -> Result<()> {
         for row in self.app.store.queries().rules()? {
@@ -265,6 +270,11 @@ impl RuleKeeper {
         }
         Ok(())
     }
+}
+
+/// Reports a rule that cannot be read or written. It must not stop the others.
+fn left_behind(rule: &str, error: &sprag_store::Error) {
+    tracing::warn!(%rule, %error, "firing a rule failed: left to the next sweep");
 }
 
 /// Returns an event to store, with new numbers, that runs of these rules led to.
@@ -309,6 +319,7 @@ fn due_ticks(rule: &LoadedRule, wall_ms: i64) -> Option<DueTicks> {
 impl sprag_sweeper::Triggers for RuleKeeper {
     fn fire(&self) -> Pin<Box<dyn Future<Output = Result<usize>> + Send + '_>> {
         Box::pin(async {
+            self.show_presence();
             if let Err(error) = self.start_looks().await {
                 tracing::warn!(%error, "looking at repositories failed: left to the next sweep");
             }
@@ -419,20 +430,5 @@ mod tests {
             fired.len(),
             "no tick has two runs: {fired:?}"
         );
-    }
-
-    #[test]
-    fn r05_nothing_fires_after_a_jump_until_the_clock_is_steady() {
-        let mut clocks = Clocks::default();
-        let day = 24 * 3_600_000;
-        assert!(clocks.look(day, 1_000));
-        assert!(clocks.look(day + 5_000, 6_000), "both clocks move on");
-        assert!(!clocks.look(2 * day, 7_000), "a day forward");
-        assert!(!clocks.set_back);
-        assert!(!clocks.look(2 * day + 10_000, 17_000), "not for a minute");
-        assert!(clocks.look(2 * day + 60_000, 67_000));
-        assert!(!clocks.look(0, 68_000), "back to 1970");
-        assert!(clocks.set_back);
-        assert!(clocks.look(60_000, 128_000));
     }
 }

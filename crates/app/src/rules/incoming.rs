@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::RuleStatus;
 use sprag_pipeline::{TriggerSource, Webhook, WebhookKind};
-use sprag_store::{Author, Id, NewDelivery, Receipt, Row, acting_as};
+use sprag_store::{Author, NewDelivery, Receipt, Row, acting_as};
 
 use super::LoadedRule;
 use super::signature::{Unverified, sign, verify};
@@ -143,11 +143,6 @@ pub struct SignedRequest {
 }
 
 impl Endpoint {
-    /// Returns the number of the rule.
-    pub fn rule(&self) -> Id {
-        self.rule.row.id
-    }
-
     /// Returns the most bytes of a body.
     pub fn max_body(&self) -> usize {
         self.webhook.max_body
@@ -171,9 +166,19 @@ impl App {
         if status == RuleStatus::Broken {
             return Err(unavailable(reason.as_deref().unwrap_or("its rule is broken").to_owned()));
         }
-        let secrets = webhook.secrets.iter().map(|variable| secret(variable).map_err(unavailable));
-        let secrets = secrets.collect::<Result<_, _>>()?;
+        let secrets: Result<_, String> = webhook.secrets.iter().map(|variable| secret(variable)).collect();
+        let secrets = secrets.map_err(|why| {
+            // Only the servers know their variables: `rule ls` and `explain` learn it from the count.
+            self.count_refused(name, &why);
+            unavailable(why)
+        })?;
         Ok(Endpoint { rule, webhook, secrets })
+    }
+
+    /// Counts a request whose body is longer than the rule allows.
+    pub fn refuse_too_large(&self, endpoint: &Endpoint) {
+        let why = format!("the body is longer than {} bytes", endpoint.max_body());
+        self.count_refused(&endpoint.rule.row.name, &why);
     }
 
     /// Takes a request: checks its signature and stores it. When this returns an event, the event is on disk.
@@ -183,10 +188,12 @@ impl App {
         header: impl Fn(&str) -> Option<String>,
         body: &[u8],
     ) -> Result<Taken, NotTaken> {
-        let checked = self.checked(endpoint, &header, body).inspect_err(|why| {
-            if let NotTaken::Unsigned(why) = why {
+        let checked = self.checked(endpoint, &header, body).inspect_err(|why| match why {
+            NotTaken::Unsigned(why) => self.count_refused(&endpoint.rule.row.name, why),
+            NotTaken::Malformed(why) | NotTaken::UnknownType(why) => {
                 self.count_refused(&endpoint.rule.row.name, why);
             }
+            NotTaken::Error(_) => {}
         });
         let event = match checked? {
             Checked::Event(event) => event,
@@ -277,7 +284,7 @@ fn secret(variable: &str) -> Result<String, String> {
     // Git, its hooks and its filters do not need it.
     sprag_process::withhold([variable]);
     let value = value.filter(|value| !value.is_empty());
-    value.ok_or_else(|| format!("this process has no variable {variable}"))
+    value.ok_or_else(|| format!("this server has no variable {variable}"))
 }
 
 /// Returns the names that conditions and inputs can use for a request.

@@ -8,12 +8,16 @@
 //!   decide.rs     what an event means for a rule: the same code for firing and for `rule test`
 //!   ended.rs      the ends of other runs
 //!   watch.rs      the moves of git refs
-//!   fire.rs       due ticks and waiting enforcements; the executor calls it
+//!   clocks.rs     jumps of the wall clock
+//!   fire.rs       due ticks; the executor calls it
+//!   watchers.rs   the sign of life of processes that watch
+//!   waiting.rs    enforcements that wait for a decision
 //!   person.rs     pause, resume, fire by hand, test, backfill
 //!   view.rs       rules and decisions as people and programs see them
 //! ```
 
 mod apply;
+mod clocks;
 mod decide;
 mod ended;
 mod fire;
@@ -22,13 +26,16 @@ mod person;
 mod refused;
 mod signature;
 mod view;
+mod waiting;
 mod watch;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use sprag_lifecycle::RuleStatus;
 use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource, Webhook};
 use sprag_store::{Id, Row, RuleRow};
@@ -43,6 +50,7 @@ pub use fire::RuleKeeper;
 pub use incoming::{Endpoint, GivenEvent, NotTaken, SignedRequest, Taken};
 pub use person::{Backfill, Backfilled, TestedTick};
 pub use refused::RefusedRequests;
+pub(crate) use refused::UnwrittenRefusals;
 pub use view::{DecisionView, DeliveryView, EventView, ExplainedRule, RuleView, TestView, TickView};
 
 /// A rule's definition, as its row stores it: everything that its runs need, so that no file is read when it fires.
@@ -58,6 +66,14 @@ struct StoredRule {
     project: PathBuf,
 }
 
+impl StoredRule {
+    /// Returns the hash of its pipeline.
+    fn pipeline_hash(&self) -> Vec<u8> {
+        // Text and lists of texts always become JSON.
+        Sha256::digest(serde_json::to_vec(&self.pipeline).unwrap_or_default()).to_vec()
+    }
+}
+
 /// A rule whose definition was parsed.
 #[derive(Debug)]
 pub(crate) struct LoadedRule {
@@ -68,24 +84,45 @@ pub(crate) struct LoadedRule {
     project: PathBuf,
 }
 
-/// Parsed rules, by number and generation.
-pub(crate) type ParsedRules = Arc<Mutex<BTreeMap<(Id, u32), Arc<LoadedRule>>>>;
+/// The rules that this process has parsed.
+pub(crate) type ParsedRules = Arc<Mutex<Parsed>>;
+
+/// Parsed rules and pipelines. The rules of one file share its pipeline.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    /// By number and generation.
+    rules: BTreeMap<(Id, u32), Arc<LoadedRule>>,
+    /// By the hash of the definition.
+    pipelines: BTreeMap<Vec<u8>, Weak<Pipeline>>,
+}
+
+impl Parsed {
+    /// Returns the pipeline with this hash, if a rule still has it.
+    fn pipeline(&self, hash: &[u8]) -> Option<Arc<Pipeline>> {
+        self.pipelines.get(hash)?.upgrade()
+    }
+
+    /// Keeps a rule, and forgets its older generations and the pipelines that no rule has any more.
+    fn keep(&mut self, rule: &LoadedRule, hash: Vec<u8>) {
+        let key = (rule.row.id, rule.row.generation);
+        let older: Vec<_> = self.rules.range((key.0, 0)..key).map(|(older, _)| *older).collect();
+        if !older.is_empty() {
+            older.iter().for_each(|older| drop(self.rules.remove(older)));
+            self.pipelines.retain(|_, pipeline| pipeline.strong_count() > 0);
+        }
+        self.pipelines.insert(hash, Arc::downgrade(&rule.pipeline));
+        self.rules.insert(key, Arc::new(rule.with_row(rule.row.clone())));
+    }
+}
 
 impl LoadedRule {
-    /// Parses the definition of a rule. The reason names what this program cannot use in it.
-    pub(crate) fn load(row: RuleRow) -> Result<LoadedRule, String> {
-        let stored: StoredRule = serde_json::from_str(&row.definition)
-            .map_err(|error| format!("its stored definition cannot be read: {error}"))?;
-        let loaded = stored.pipeline.parse().map_err(|wrong| {
-            let first = wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default();
-            format!("its stored pipeline cannot be used: {first}")
-        })?;
-        let pipeline = loaded.pipeline;
+    /// Builds a rule from its stored definition and the pipeline in it.
+    fn new(row: RuleRow, stored: StoredRule, pipeline: Arc<Pipeline>) -> Result<LoadedRule, String> {
         let Some(trigger) = pipeline.trigger(&stored.rule).cloned() else {
             return Err(format!("its stored pipeline has no rule {:?}", stored.rule));
         };
         let (file, project) = (stored.file, stored.project);
-        Ok(LoadedRule { row, pipeline: Arc::new(pipeline), trigger, file, project })
+        Ok(LoadedRule { row, pipeline, trigger, file, project })
     }
 
     /// Returns the rule with a newer row of the same generation.
@@ -99,12 +136,34 @@ impl LoadedRule {
         }
     }
 
-    /// Returns whether the file that it was applied from has another definition by now. A file that is gone, or that
-    /// was never one of this machine, says nothing.
-    fn differs_from_its_file(&self) -> bool {
-        let Ok(loaded) = sprag_pipeline::load(std::path::Path::new(&self.file)) else { return false };
-        let (now, applied) = (loaded.pipeline.definition(), self.pipeline.definition());
-        now.text != applied.text || now.children != applied.children || now.prompts != applied.prompts
+    /// Returns how the file that it was applied from differs from its definition by now, for people. A rule that was
+    /// applied without a file, or whose folder is not one of this machine, says nothing.
+    fn change_of_its_file(&self) -> Option<String> {
+        let file = std::path::Path::new(&self.file);
+        let now = match sprag_pipeline::load(file) {
+            Ok(loaded) => loaded.pipeline.definition(),
+            Err(_) if !file.is_file() => {
+                let gone = || format!("{} is gone, and the rule works as it was applied", self.file);
+                return self.file_is_gone().then(gone);
+            }
+            Err(wrong) => {
+                let first = wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default();
+                return Some(format!(
+                    "{} no longer loads ({first}), so the rule works as it was applied",
+                    self.file
+                ));
+            }
+        };
+        let applied = self.pipeline.definition();
+        let is_same =
+            now.text == applied.text && now.children == applied.children && now.prompts == applied.prompts;
+        (!is_same).then(|| format!("{} has changed since it was applied", self.file))
+    }
+
+    /// Whether the file that it was applied from was removed from its folder, which is one of this machine.
+    fn file_is_gone(&self) -> bool {
+        let file = std::path::Path::new(&self.file);
+        file.is_absolute() && self.project.is_dir() && !file.exists()
     }
 
     /// Returns the path of its webhook at a server; none if it has none.
@@ -136,6 +195,13 @@ impl App {
         Ok(rules)
     }
 
+    /// Returns the rules in use whose file was removed from its project on this machine, with the file.
+    pub fn rules_without_file(&self) -> Result<Vec<(String, String)>, Error> {
+        let loaded = self.rules(false)?.into_iter().filter_map(|row| self.loaded_rule(row).ok());
+        let gone = loaded.filter(|rule| rule.file_is_gone());
+        Ok(gone.map(|rule| (rule.row.name.to_string(), rule.file)).collect())
+    }
+
     /// Returns the rule that a person names: `PIPELINE/RULE`, or the id alone where it is unique.
     pub fn find_rule(&self, name: &str) -> Result<RuleRow, Error> {
         let rules = self.store.queries().rules()?;
@@ -159,18 +225,30 @@ impl App {
         }
     }
 
-    /// Returns a rule with its parsed definition, which is parsed once for each generation. The reason names what this
-    /// program cannot use in it.
+    /// Returns a rule with its parsed definition, which is parsed once for each generation, and its pipeline once for
+    /// all rules of a file. The reason names what this program cannot use in it.
     pub(crate) fn loaded_rule(&self, row: RuleRow) -> Result<LoadedRule, String> {
-        let key = (row.id, row.generation);
-        let known = self.parsed_rules.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let parsed = || self.parsed_rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = parsed().rules.get(&(row.id, row.generation)).cloned();
         if let Some(known) = known {
             return Ok(known.with_row(row));
         }
-        let rule = LoadedRule::load(row)?;
-        let mut parsed = self.parsed_rules.lock().unwrap_or_else(PoisonError::into_inner);
-        parsed.retain(|(id, _), _| *id != key.0);
-        parsed.insert(key, Arc::new(rule.with_row(rule.row.clone())));
+        let stored: StoredRule = serde_json::from_str(&row.definition)
+            .map_err(|error| format!("its stored definition cannot be read: {error}"))?;
+        let hash = stored.pipeline_hash();
+        let shared = parsed().pipeline(&hash);
+        let pipeline = match shared {
+            Some(pipeline) => pipeline,
+            None => {
+                let loaded = stored.pipeline.parse().map_err(|wrong| {
+                    let first = wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default();
+                    format!("its stored pipeline cannot be used: {first}")
+                })?;
+                Arc::new(loaded.pipeline)
+            }
+        };
+        let rule = LoadedRule::new(row, stored, pipeline)?;
+        parsed().keep(&rule, hash);
         Ok(rule)
     }
 
@@ -178,7 +256,7 @@ impl App {
     pub(crate) fn load_rule(&self, name: &str) -> Result<LoadedRule, Error> {
         let row = self.find_rule(name)?;
         let name = Arc::clone(&row.name);
-        LoadedRule::load(row)
+        self.loaded_rule(row)
             .map_err(|why| Error::failed(format!("rule {name}: {why}")).next("apply its pipeline file again"))
     }
 }

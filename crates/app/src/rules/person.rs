@@ -149,7 +149,7 @@ impl App {
     }
 
     /// Returns the decision that a rule's tick would get: the next one, or the one of this moment. Writes nothing.
-    pub fn test_rule(&self, name: &str, at_ms: Option<i64>) -> Result<TestedTick, Error> {
+    pub async fn test_rule(&self, name: &str, at_ms: Option<i64>) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
         let schedule = require_schedule(&rule)?;
         let tick = match at_ms {
@@ -158,26 +158,26 @@ impl App {
         };
         let tick = tick.ok_or_else(|| Error::invalid(format!("rule {} has no such tick", rule.row.name)))?;
         let event = tick_names(&tick);
-        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
+        let verdict = self.tried(&rule, &event, &[]).await?;
         Ok(TestedTick { event, verdict })
     }
 
     /// Returns the decision that an event would get which the caller gives. Writes nothing.
-    pub fn test_given(&self, name: &str, event: &GivenEvent) -> Result<TestedTick, Error> {
+    pub async fn test_given(&self, name: &str, event: &GivenEvent) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
         let event = event.names_for(&rule, "test")?;
-        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
+        let verdict = self.tried(&rule, &event, &[]).await?;
         Ok(TestedTick { event, verdict })
     }
 
     /// Returns the decision that a recorded event would get now. Writes nothing.
-    pub fn test_event(&self, name: &str, event: Id) -> Result<TestedTick, Error> {
+    pub async fn test_event(&self, name: &str, event: Id) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
         let delivery = self.store.queries().delivery(event)?;
         let delivery = delivery.ok_or_else(|| no_event(event))?;
         let event: Value = serde_json::from_str(&delivery.body).unwrap_or_default();
         let chain: Vec<String> = serde_json::from_str(&delivery.chain).unwrap_or_default();
-        let verdict = Verdict::of(&self.decide(&rule, &event, &chain));
+        let verdict = self.tried(&rule, &event, &chain).await?;
         Ok(TestedTick { event, verdict })
     }
 
@@ -256,7 +256,7 @@ impl App {
         self.forget_watched(&rules)?;
         let within = rules
             .into_iter()
-            .filter_map(|row| LoadedRule::load(row).ok())
+            .filter_map(|row| self.loaded_rule(row).ok())
             .map(|rule| rule.trigger.missed.within_ms);
         let kept_ms = within.chain([KEY_KEPT_MS, keep_ms]).max().unwrap_or(keep_ms);
         let before_ms = self.now().wall_ms.saturating_sub(kept_ms);
@@ -299,6 +299,8 @@ impl std::fmt::Display for Verdict {
         match self {
             Verdict::Start(inputs) if *inputs == json!({}) => write!(f, "starts a run"),
             Verdict::Start(inputs) => write!(f, "starts a run with {inputs}"),
+            Verdict::Hold(inputs, why) if *inputs == json!({}) => write!(f, "starts a run later: it {why}"),
+            Verdict::Hold(inputs, why) => write!(f, "starts a run later, with {inputs}: it {why}"),
             Verdict::Skip(why) => write!(f, "starts nothing: {why}"),
             Verdict::Fail(why) => write!(f, "fails: {why}"),
         }

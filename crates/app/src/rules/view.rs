@@ -4,14 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
+use sprag_lifecycle::{EnforcementStatus, Lifecycle, RuleStatus, RunStatus, TriggerRule, Word};
 use sprag_pipeline::TriggerSource;
-use sprag_store::{DeliveryRow, EnforcementRow, Id, Row, RuleRow};
+use sprag_store::{DeliveryRow, EnforcementRow, Id, JournalEntry, Now, Row, RuleRow};
 
 use super::watch::seen_refs;
 use super::{LoadedRule, RefusedRequests, TestedTick, Verdict};
 use crate::App;
 use crate::error::Error;
 
+/// The number of journal entries that are read at once.
+const PAGE: u64 = 500;
+/// The most journal entries that are read for the change by which a rule was paused or broke.
+const MOST_READ: u64 = 10_000;
 /// The number of decisions that the view of one rule has.
 const SHOWN_DECISIONS: usize = 5;
 
@@ -148,12 +153,12 @@ pub struct TestView {
     /// The event, as conditions and inputs see it.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub event: Value,
-    /// `start`, `skip` or `fail`.
+    /// `start`, `hold` (a run that starts later), `skip` or `fail`.
     pub decision: &'static str,
     /// The inputs of the run that would start.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub inputs: Option<Value>,
-    /// The reason why none would.
+    /// The reason why none would, or why it would wait.
     pub reason: Option<String>,
 }
 
@@ -162,6 +167,7 @@ impl TestView {
     pub fn of(tested: &TestedTick) -> TestView {
         let (decision, inputs, reason) = match &tested.verdict {
             Verdict::Start(inputs) => ("start", Some(inputs.clone()), None),
+            Verdict::Hold(inputs, why) => ("hold", Some(inputs.clone()), Some(why.clone())),
             Verdict::Skip(why) => ("skip", None, Some(why.clone())),
             Verdict::Fail(why) => ("fail", None, Some(why.clone())),
         };
@@ -184,11 +190,15 @@ impl App {
     pub fn explain_rule(&self, name: &str) -> Result<ExplainedRule, Error> {
         let row = self.find_rule(name)?;
         let mut view = RuleView::of(self, &row, 1, 1)?;
-        let watched = self.has_workers()?;
-        let mut reason = view.explained(watched);
-        if LoadedRule::load(row).is_ok_and(|rule| rule.differs_from_its_file()) {
-            let file = view.file.as_deref().unwrap_or_default();
-            reason = format!("{reason}; {file} has changed since it was applied");
+        let watched = self.is_watched()?;
+        let settling = self.clock_is_settling().filter(|_| view.status == "active" && !view.next.is_empty());
+        let since = self.last_change(&row)?;
+        let mut reason = settling.unwrap_or_else(|| view.explained(watched, since.as_ref()));
+        if let Some(behind) = self.queued_behind(&view)? {
+            reason = format!("{reason}; {behind}");
+        }
+        if let Some(change) = self.loaded_rule(row).ok().and_then(|rule| rule.change_of_its_file()) {
+            reason = format!("{reason}; {change}");
         }
         Ok(ExplainedRule {
             status: view.status,
@@ -200,13 +210,47 @@ impl App {
         })
     }
 
+    /// Returns the change by which a rule became paused or broken, if it is among the last ones of the journal.
+    fn last_change(&self, row: &RuleRow) -> Result<Option<JournalEntry>, Error> {
+        if !matches!(row.status(), RuleStatus::Paused | RuleStatus::Broken) {
+            return Ok(None);
+        }
+        let status = Word::as_str(row.status());
+        let is = |entry: &JournalEntry| {
+            entry.entity == TriggerRule::NAME && entry.place.id == Some(row.id) && entry.to == status
+        };
+        let end = self.store.queries().last_seq()?;
+        let mut upto = end;
+        while upto > 0 && end - upto < MOST_READ {
+            let after = upto.saturating_sub(PAGE);
+            let page = self.store.queries().journal(after, None, (upto - after) as usize)?;
+            if let Some(found) = page.entries.into_iter().rev().find(is) {
+                return Ok(Some(found));
+            }
+            upto = after;
+        }
+        Ok(None)
+    }
+
+    /// Returns for which runs the last run of a rule waits, if it does.
+    fn queued_behind(&self, view: &RuleView) -> Result<Option<String>, Error> {
+        let Some(run) = view.decisions.first().and_then(|last| last.run.as_deref()?.parse().ok()) else {
+            return Ok(None);
+        };
+        let row = self.store.queries().run(run)?.filter(|row| row.status() == RunStatus::Queued);
+        let Some(row) = row else { return Ok(None) };
+        let holders = self.store.queries().wait_facts(&row)?.place_holders;
+        let holders: Vec<String> = holders.iter().map(ToString::to_string).collect();
+        Ok((!holders.is_empty()).then(|| format!("run {run} is queued behind {}", holders.join(", "))))
+    }
+
     /// Returns the last events of one rule or all, newest first.
     pub fn delivery_views(&self, rule: Option<&str>, limit: usize) -> Result<Vec<DeliveryView>, Error> {
         let mut views = Vec::new();
         for (event, decision) in self.rule_events(rule, limit)? {
             let Some(decision) = decision else { continue };
             let rule = self.rule_name(event.rule)?.to_string();
-            views.push(DeliveryView { rule, decision: DecisionView::of(&decision, &event) });
+            views.push(DeliveryView { rule, decision: DecisionView::of(self.now(), &decision, &event) });
         }
         Ok(views)
     }
@@ -221,20 +265,26 @@ impl App {
             key: event.key.to_string(),
             received_ms: event.received_ms,
             event: serde_json::from_str(&event.body).unwrap_or_default(),
-            decisions: decisions.iter().map(|row| DecisionView::of(row, &event)).collect(),
+            decisions: decisions.iter().map(|row| DecisionView::of(self.now(), row, &event)).collect(),
         })
     }
 }
 
 impl DecisionView {
-    /// Returns the view of a decision.
-    pub fn of(row: &EnforcementRow, event: &DeliveryRow) -> DecisionView {
+    /// Returns the view of a decision at this time.
+    pub fn of(now: Now, row: &EnforcementRow, event: &DeliveryRow) -> DecisionView {
+        let reason = row.reason.as_deref().map(|reason| match row.status() {
+            EnforcementStatus::Held => {
+                format!("{reason} until {}", utc(now.wall_ms + (row.due_ms - now.steady_ms)))
+            }
+            _ => reason.to_owned(),
+        });
         DecisionView {
             event: event.id.to_string(),
             kind: event.kind.to_string(),
             key: event.key.to_string(),
             status: sprag_lifecycle::Word::as_str(row.status()),
-            reason: row.reason.as_deref().map(str::to_owned),
+            reason,
             run: row.run.map(|run| run.to_string()),
             at_ms: row.created_ms,
         }
@@ -244,7 +294,7 @@ impl DecisionView {
 impl RuleView {
     /// Returns the view of a rule with its next ticks and its last decisions.
     pub fn of(app: &App, row: &RuleRow, ticks: usize, decisions: usize) -> Result<RuleView, Error> {
-        let loaded = LoadedRule::load(row.clone());
+        let loaded = app.loaded_rule(row.clone());
         let is_active = row.status() == sprag_lifecycle::RuleStatus::Active;
         let mut next = Vec::new();
         if let (Ok(rule), true) = (&loaded, is_active)
@@ -276,7 +326,7 @@ impl RuleView {
             refused: app.refused_requests(&row.name),
             url: loaded.as_ref().and_then(LoadedRule::url),
             next,
-            decisions: decisions.iter().map(|(row, event)| DecisionView::of(row, event)).collect(),
+            decisions: decisions.iter().map(|(row, event)| DecisionView::of(app.now(), row, event)).collect(),
             run: row.run.map(|run| run.to_string()),
             missed: row.missed,
             generation: row.generation,
@@ -284,24 +334,35 @@ impl RuleView {
         })
     }
 
+    /// Returns the refused requests, if the last one came after the last decision.
+    pub fn last_refusal(&self) -> Option<&RefusedRequests> {
+        let is_later =
+            |one: &&RefusedRequests| self.decisions.first().is_none_or(|last| last.at_ms < one.last_ms);
+        self.refused.as_ref().filter(is_later)
+    }
+
     /// Returns one sentence that tells why the rule did or did not fire last, or what it waits for.
-    fn explained(&self, is_watched: bool) -> String {
+    fn explained(&self, is_watched: bool, since: Option<&JournalEntry>) -> String {
         let reason =
             |text: &str| self.reason.as_ref().map_or(text.to_owned(), |why| format!("{text}: {why}"));
+        let since_then = since.map(|entry| format!(" since {}", utc(entry.at_ms))).unwrap_or_default();
+        let by =
+            since.and_then(|entry| entry.by.as_deref()).map(|by| format!(" by {by}")).unwrap_or_default();
         match self.status {
-            "paused" => return reason("it is paused"),
-            "broken" => return reason("it is broken"),
+            "paused" => return reason(&format!("it is paused{by}{since_then}")),
+            "broken" => return reason(&format!("it is broken{since_then}")),
             "retired" => return reason("it is retired"),
             _ => {}
         }
         if let Some(why) = &self.reason {
             return why.clone();
         }
-        let refused = self.refused.as_ref();
-        let refused =
-            refused.filter(|one| self.decisions.first().is_none_or(|last| last.at_ms < one.last_ms));
+        let refused = self.last_refusal();
         let next = match (self.next.first(), &self.waits_for) {
-            (Some(tick), _) => format!("its next tick is {} ({})", tick.time, tick.zone),
+            (Some(tick), _) if tick.zone == "UTC" => format!("its next tick is {} (UTC)", tick.time),
+            (Some(tick), _) => {
+                format!("its next tick is {} ({}), at {}", tick.time, tick.zone, utc(tick.fires_ms))
+            }
             (None, Some(waits_for)) => match refused {
                 Some(RefusedRequests { count, reason, .. }) => {
                     format!("it waits for {waits_for}; {count} refused so far, the last because {reason}")
@@ -312,6 +373,13 @@ impl RuleView {
         };
         if is_watched { next } else { format!("{next}, and no process watches") }
     }
+}
+
+/// Returns a time as text, in UTC.
+pub(super) fn utc(ms: i64) -> String {
+    let time = jiff::Timestamp::from_millisecond(ms).ok();
+    time.and_then(|time| time.round(jiff::Unit::Second).ok())
+        .map_or_else(|| ms.to_string(), |time| time.to_string())
 }
 
 /// Returns what a rule without a schedule waits for, for people.

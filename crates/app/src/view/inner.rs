@@ -11,8 +11,12 @@ use crate::known::RunWithPlan;
 const MOST_INNER: usize = 500;
 
 impl StatusView {
-    /// Adds the steps inside its steps, with their whole names, after the step that they are inside of.
+    /// Adds the steps inside its steps, with their whole names, after the step that they are inside of, and the notes of
+    /// their agents.
     pub fn with_inner(mut self, app: &App) -> Result<Self, Error> {
+        if let Ok(run) = self.id.parse() {
+            self.notes = app.step_notes(run)?;
+        }
         let mut room = MOST_INNER;
         self.steps = with_inner(app, self.steps, "", &mut room)?;
         Ok(self)

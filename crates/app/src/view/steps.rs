@@ -7,6 +7,9 @@ use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 use sprag_store::{Row, RunRow, StepRow, is_current, step_name};
 
 use super::{ItemsView, RunDetail, StatusView, StepView};
+use crate::App;
+use crate::error::Error;
+use crate::items::item_names;
 use crate::labels::RunLabels;
 use crate::logs::MissingLog;
 use crate::text::rfc3339;
@@ -45,7 +48,23 @@ impl StatusView {
             waiting_for: None,
             epoch: run.epoch,
             steps: current.map(view).collect(),
+            notes: Vec::new(),
         }
+    }
+
+    /// Adds the values of the items of its fan-outs.
+    pub fn with_items(mut self, app: &App, plan: &Plan, steps: &[StepRow]) -> Result<Self, Error> {
+        let current = steps.iter().filter(|step| is_current(steps, step));
+        let mut names = item_names(app, plan, current)?;
+        let numbers: BTreeMap<String, StepNo> = steps
+            .iter()
+            .filter(|step| step.item.is_some())
+            .map(|step| (step_name(plan, step), step.no))
+            .collect();
+        for view in self.steps.iter_mut().filter(|view| view.item_of.is_some()) {
+            view.item = numbers.get(&view.id).and_then(|no| names.remove(no));
+        }
+        Ok(self)
     }
 
     /// Adds what the run and its steps wait for.
@@ -108,9 +127,11 @@ impl StepView {
             attempt: step.attempt,
             round: round_of(plan, step).map(|(round, _)| round),
             max_rounds: round_of(plan, step).map(|(_, most)| most),
+            service: plan.step(step.node()).service,
             waiting_for: None,
             not_run: is_not_run(step),
             item_of: step.item_of.map(|parent| plan.step(parent).id.clone()),
+            item: None,
             items: step.items.map(|list| ItemsView {
                 total: list.items.total,
                 settled: list.items.settled,

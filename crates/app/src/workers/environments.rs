@@ -60,6 +60,10 @@ impl RemoteWorker {
                 store.withdraw_permission().await??;
                 wire::Told::Noted(true)
             }
+            wire::Ask::StepToken {} => {
+                store.holds().await??;
+                wire::Told::StepToken(app.step_token(lease)?)
+            }
             wire::Ask::LastFinished { run } => {
                 let run = store.run_in_full(run).await??;
                 wire::Told::Steps(run.map(|run| last_finished(&run)).unwrap_or_default())

@@ -114,7 +114,7 @@ fn note_rest(
 /// missing.
 ///
 /// The lock orders two requests for one file: a repeated request may overlap with the first.
-fn write_at(path: &Path, offset: u64, bytes: &[u8]) -> std::io::Result<Option<u64>> {
+pub(super) fn write_at(path: &Path, offset: u64, bytes: &[u8]) -> std::io::Result<Option<u64>> {
     let mut file = regular(private_options().create(true).write(true).truncate(false).open(path)?)?;
     file.lock()?;
     let size = file.metadata()?.len();

@@ -6,11 +6,13 @@
 //!   worker ── claim (waits) ─▶ what it may do, and for how long
 //!      ├──── heartbeat ──────▶ what it still holds; watch (waits) tells when to ask
 //!      ├──── logs ───────────▶ the execution's file, by offset
+//!      ├──── files ──────────▶ the files that it passes on, and those that it was passed
 //!      └──── finish ─────────▶ refused with the outcome, if another worker has it by now
 //! ```
 
 mod claims;
 mod environments;
+mod files;
 mod logs;
 mod registration;
 mod reports;
@@ -100,6 +102,11 @@ fn refused(outcome: Outcome<Execution>) -> Error {
 
 /// Returns an assignment with the length of its lease, counted from the moment when the request came.
 fn given(app: &App, assignment: Assignment, received_ms: i64) -> wire::GivenWork {
-    let assignment = app.with_secret_inputs(assignment);
+    let mut assignment = app.with_secret_inputs(assignment);
+    match files::named_files(app, &assignment) {
+        Ok(found) => assignment.files = found,
+        // The step then reads the paths as they are, and reports what is missing.
+        Err(error) => tracing::warn!(%error, "the files of a step cannot be listed"),
+    }
     wire::GivenWork { lease_ms: assignment.lease_until_ms - received_ms, assignment }
 }

@@ -56,8 +56,11 @@ impl TypedLines {
         fields: &[Input],
         mut is_open: impl AsyncFnMut() -> Result<bool, Failure>,
     ) -> Result<Reply, Failure> {
-        let offered = if choices.is_empty() { "yes/no".to_owned() } else { choices.join("/") };
-        let text = format!("{} [{}] (Ctrl-C leaves it open): ", plain(step), plain(&offered));
+        let offered =
+            if choices.is_empty() { vec!["yes".to_owned(), "no".to_owned()] } else { choices.to_vec() };
+        // A slash between choices that contain one would hide where they end.
+        let between = if offered.iter().any(|choice| choice.contains('/')) { ", " } else { "/" };
+        let text = format!("{} [{}] (Ctrl-C leaves it open): ", plain(step), plain(&offered.join(between)));
         let choice = loop {
             let line = match self.line(&text, &mut is_open).await? {
                 Ok(line) => line,
@@ -65,7 +68,7 @@ impl TypedLines {
             };
             match chosen(&line, choices) {
                 Some(choice) => break choice,
-                None => eprintln!("answer with one of: {}", plain(&offered.replace('/', ", "))),
+                None => eprintln!("answer with one of: {}", plain(&offered.join(", "))),
             }
         };
         let mut texts = BTreeMap::new();
@@ -93,7 +96,7 @@ impl TypedLines {
     ) -> Result<Result<Option<String>, Reply>, Failure> {
         let about = field.description.as_deref().map(|about| format!(" ({})", plain(about)));
         let need = match &field.default {
-            Some(default) => format!(" [{}]", plain(&default.to_string())),
+            Some(default) => format!(" [{}]", plain(&bare(default))),
             None if field.required => String::new(),
             None => " (optional)".to_owned(),
         };
@@ -106,12 +109,7 @@ impl TypedLines {
             if line.trim().is_empty() {
                 return Ok(Ok(None));
             }
-            let value = field.kind.convert(&line);
-            let expected = match &value {
-                Some(value) => field.mismatch(value),
-                None => Some(field.kind.expected().to_owned()),
-            };
-            match expected {
+            match expected_instead(field, &line) {
                 None => return Ok(Ok(Some(line))),
                 Some(expected) => eprintln!("expected {}", plain(&expected)),
             }
@@ -220,9 +218,11 @@ pub(crate) fn missing_inputs(
     let is_missing = |input: &&Input| input.required && input.default.is_none() && !is_given(&input.name);
     for input in pipeline.inputs.iter().filter(is_missing) {
         let about = input.description.as_deref().map(|about| format!(" ({})", plain(about)));
-        let allowed: Vec<String> = input.allowed.iter().map(ToString::to_string).collect();
-        let allowed =
-            if allowed.is_empty() { String::new() } else { format!(" [{}]", plain(&allowed.join(", "))) };
+        let allowed = if input.allowed.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", plain(&choices_of(input)))
+        };
         loop {
             prompt(&format!("{}{}{allowed}: ", plain(&input.name), about.as_deref().unwrap_or_default()));
             let mut line = String::new();
@@ -234,17 +234,34 @@ pub(crate) fn missing_inputs(
             if text.is_empty() {
                 break;
             }
-            let one = BTreeMap::from([(input.name.clone(), text.clone())]);
-            match pipeline.coerce(&one) {
-                Ok(_) => {
+            match expected_instead(input, &text) {
+                None => {
                     texts.insert(input.name.clone(), text);
                     break;
                 }
-                Err(problems) => eprintln!("{problems}"),
+                Some(expected) => eprintln!("expected {}", plain(&expected)),
             }
         }
     }
     Ok(texts)
+}
+
+/// Returns what an input or a field expects instead of a text; none if the text fits.
+fn expected_instead(input: &Input, text: &str) -> Option<String> {
+    let Some(value) = input.kind.convert(text) else { return Some(input.kind.expected().to_owned()) };
+    let is_choice = input.allowed.is_empty() || input.allowed.contains(&value);
+    if is_choice { input.mismatch(&value) } else { Some(format!("one of: {}", choices_of(input))) }
+}
+
+/// Returns the allowed values of an input as a person types them.
+fn choices_of(input: &Input) -> String {
+    let choices: Vec<String> = input.allowed.iter().map(bare).collect();
+    choices.join(", ")
+}
+
+/// Returns a value as a person types it: a text without quotes.
+fn bare(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn prompt(text: &str) {

@@ -25,7 +25,7 @@ pub(crate) fn audit(context: &Context, args: &AuditArgs) -> Result<Exit, Failure
     if context.json {
         line(&json!(found.acts).to_string());
     } else if found.acts.is_empty() {
-        line("nothing was done that this asks for");
+        line("no such acts");
     } else {
         let rows: Vec<Vec<String>> = found.acts.iter().map(row).collect();
         table(context.style, &["TIME", "BY", "ACT", "ON"], &rows);

@@ -6,7 +6,7 @@ use sprag_app::run_diff;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::pager;
-use crate::show::{Style, contents, counted, line, plain, shortened, width};
+use crate::show::{Style, columns_of, contents, counted, line, padded, plain, shortened, width};
 
 /// How the changes are shown.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +62,7 @@ fn stat(style: Style, told: &Value, width: usize) -> String {
     let count = |file: &Value, key: &str| file[key].as_u64().unwrap_or(0) as usize;
     let path = |file: &Value| plain(file["path"].as_str().unwrap_or_default());
     let names: Vec<String> = files.iter().map(|file| shortened(&path(file), width / 2)).collect();
-    let name_width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let name_width = names.iter().map(|name| columns_of(name)).max().unwrap_or(0);
     let most = files.iter().map(|file| count(file, "added") + count(file, "removed")).max().unwrap_or(0);
     let digits = most.to_string().len().max(3);
     let room = width.saturating_sub(name_width + digits + 6).max(10);
@@ -79,7 +79,7 @@ fn stat(style: Style, told: &Value, width: usize) -> String {
             let bars = style.green(&"+".repeat(bar(plus))) + &style.red(&"-".repeat(bar(minus)));
             ((plus + minus).to_string(), bars)
         };
-        text += format!(" {name:name_width$} | {total:>digits$} {bars}").trim_end();
+        text += format!(" {} | {total:>digits$} {bars}", padded(name, name_width)).trim_end();
         text.push('\n');
     }
     let sum = counted(files.len(), "file");

@@ -20,7 +20,7 @@ const SHOW: &str =
 pub(crate) struct Task {
     /// The work to do.
     pub(crate) text: String,
-    /// The agent's name.
+    /// The agent's name, or the names of several with commas between them: one of their results counts.
     pub(crate) agent: String,
     /// The command that must succeed; guessed from the project if absent.
     pub(crate) check: Option<String>,
@@ -54,10 +54,12 @@ pub(crate) async fn do_it(context: &Context, task: Task, options: Options) -> Re
 
 /// Returns the pipeline of a task.
 fn pipeline(task: &Task, check: Option<&str>, branch: &str) -> serde_json::Value {
+    let names: Vec<&str> = task.agent.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let used = if let [name] = names.as_slice() { json!(name) } else { json!(names) };
     let mut work = json!({
         "id": "work",
         "agent": {
-            "use": task.agent,
+            "use": used,
             "prompt": "{{ inputs.task }}\n\nCommit your work in this repository when it is done.",
         },
         "retry": { "attempts": 3 },
@@ -77,7 +79,11 @@ fn pipeline(task: &Task, check: Option<&str>, branch: &str) -> serde_json::Value
         let ask = format!("Land this on {branch}?");
         steps.push(json!({ "id": "approve", "gate": { "ask": ask } }));
     }
-    steps.push(json!({ "id": "land", "land": branch, "on_fail": { "rework": "work", "max": 3 } }));
+    let mut land = json!({ "id": "land", "land": branch });
+    if names.len() == 1 {
+        land["on_fail"] = json!({ "rework": "work", "max": 3 });
+    }
+    steps.push(land);
     json!({
         "name": "do",
         "inputs": { "task": { "required": true }, "base": { "required": true } },
@@ -105,8 +111,8 @@ mod tests {
     #[test]
     fn its_pipeline_loads_without_a_warning() {
         for yes in [false, true] {
-            for check in [None, Some("cargo test")] {
-                let task = Task { text: "x".to_owned(), agent: "claude".to_owned(), check: None, yes };
+            for (check, agent) in [(None, "claude"), (Some("cargo test"), "claude,codex")] {
+                let task = Task { text: "x".to_owned(), agent: agent.to_owned(), check: None, yes };
                 let text = pipeline(&task, check, "main").to_string();
                 let loaded = sprag_pipeline::parse("do", &text).unwrap_or_else(|wrong| panic!("{wrong}"));
                 assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);

@@ -81,7 +81,9 @@ fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
     if step.skip_rest {
         facts.push("skips the steps that need it".into());
     }
-    if step.policy.always {
+    if step.spec.service.is_some() {
+        facts.push("service".into());
+    } else if step.policy.always {
         facts.push("always".into());
     }
     let facts = if facts.is_empty() { String::new() } else { format!("  {}", facts.join(" · ")) };

@@ -49,6 +49,7 @@ pub(crate) async fn worker(
         data: context.data.join(FOLDER),
         supervisor: this_program()?,
         most_unsent,
+        step_tools: Some(sprag_mcp::RemoteStepTools::new(&server.to_string(), context.connector())),
     };
     let started = tokio::select! {
         started = Elsewhere::start(wanted) => started,

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, time_in};
+use crate::show::{end_line, line, local, plain, time_in};
 
 pub(crate) async fn events(
     context: &Context,
@@ -48,9 +48,9 @@ pub(crate) async fn events(
             tokio::select! {
                 () = events.wait(std::time::Duration::from_secs(2)) => {}
                 _ = interrupt.recv() => {
-                crate::show::end_line();
-                return Ok(Exit::Ok);
-            }
+                    end_line();
+                    return Ok(Exit::Ok);
+                }
             }
         }
     }
@@ -69,7 +69,8 @@ pub(super) fn print(context: &Context, entry: &Value) {
     }
     let style = context.style;
     let word = |key: &str| plain(entry[key].as_str().unwrap_or_default());
-    let about = [word("id"), word("path"), word("reason")].join(" ");
+    let subject = if entry["name"].is_string() { word("name") } else { word("id") };
+    let about = [subject, word("path"), word("reason")].join(" ");
     line(&format!(
         "{:>6} {}  {:<21} {} → {}  {}",
         entry["seq"].as_u64().unwrap_or_default(),

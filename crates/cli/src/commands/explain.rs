@@ -1,7 +1,7 @@
 //! `sprag explain`: for each unsettled step, what it waits for, since when, until when, and which worker has it.
 
 use serde_json::{Value, json};
-use sprag_app::FailedStep;
+use sprag_app::{FailedStep, Reach, named_item};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
@@ -12,9 +12,19 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
     let known = match (find_run(&app, run), run) {
         (Ok(known), _) => known,
         (Err(_), Some(name)) if app.find_rule(name).is_ok() => return super::rule::explain(context, name),
+        // Only the names of rules have a slash.
+        (Err(_), Some(name)) if name.contains('/') => {
+            return Err(Failure::usage(format!("no rule {name:?} is applied"))
+                .next("record the rules of its file: sprag rule apply FILE"));
+        }
         (Err(error), _) => return Err(error),
     };
-    print(context, &json!(sprag_app::explain(&app, &known)?), app.now().wall_ms, "")
+    print(
+        context,
+        &json!(sprag_app::explain_with_inner(&app, &known, &Reach::default())?),
+        app.now().wall_ms,
+        "",
+    )
 }
 
 /// Prints an explanation, from the value that programs see. `at` is added to the commands that it names.
@@ -98,10 +108,19 @@ fn print_blocked(style: Style, id: &str, step: &Value) {
 }
 
 fn print_wait(style: Style, step: &Value, now_ms: i64) {
-    let name = if step["key"].is_string() { word(step, "key") } else { word(step, "id") };
+    let name = if step["key"].is_string() {
+        word(step, "key")
+    } else {
+        named_item(&word(step, "id"), step["item"].as_str().map(plain).as_deref())
+    };
     let status = word(step, "status");
     line(&format!("  {} {} ({status})", style.sign(&status), style.bold(&name)));
-    line(&format!("      waits for  {}", hanging(step["waits_for"].as_str().unwrap_or_default(), 17)));
+    let waits_for = step["waits_for"].as_str().unwrap_or_default();
+    // A step that is being executed waits for nothing but its own end.
+    match waits_for.strip_prefix("attempt ").and_then(|rest| rest.strip_suffix(" to end")) {
+        Some(attempt) => line(&format!("      running    attempt {}", plain(attempt))),
+        None => line(&format!("      waits for  {}", hanging(waits_for, 17))),
+    }
     if let Some(since) = time_in(step, "since") {
         line(&format!("      since      {} ({} ago)", local(since), span(now_ms - since)));
     }

@@ -8,7 +8,7 @@ use sprag_lifecycle::RunId;
 use sprag_pipeline::Input;
 
 use super::run::go_on;
-use crate::context::{Context, find_run};
+use crate::context::{Context, find_run, refused};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, hanging, line, plain};
 
@@ -138,7 +138,7 @@ pub(crate) async fn signal(
     let known = find_run(&app, Some(run))?;
     let id = known.id();
     let since = app.last_seq()?;
-    let step = app.signal(id, name, &payload).await?;
+    let step = app.signal(id, name, &payload).await.map_err(|error| refused(&app, id, error))?;
     if context.json {
         line(&json!({ "type": "signal", "run": id, "name": name, "received_by": step }).to_string());
     } else {

@@ -20,7 +20,7 @@ pub(crate) fn graph(
         Some(view) => view,
         None => {
             let app = context.app()?;
-            GraphView::of_run(&app, &find_run(&app, what)?)?
+            GraphView::of_run_with_inner(&app, &find_run(&app, what)?)?
         }
     };
     draw(context, &view, format)
@@ -70,6 +70,10 @@ fn nodes(view: &GraphView) -> Graph {
         status: step.status.as_ref().map(|status| match step.not_run {
             Some(true) => "not run".to_owned(),
             _ => shown_status_word(status, step.waiting_for.as_deref()),
+        }),
+        sign: step.status.as_ref().map(|status| match step.not_run {
+            Some(true) => "not run".to_owned(),
+            _ => status.clone(),
         }),
         attempt: step.attempt.unwrap_or(0),
         rounds: step.max_rounds.map(|most| (step.round.unwrap_or(0), most)),

@@ -93,7 +93,7 @@ async fn add(context: &Context, app: &App, new: NewHook) -> Result<Exit, Failure
     if !given {
         eprintln!("its secret, which is not shown again: {secret}");
     }
-    eprintln!("a running `sprag serve` sends the messages; try it: sprag hook test {}", row.id);
+    eprintln!("messages are sent while `sprag serve` runs; try it: sprag hook test {}", row.id);
     Ok(Exit::Ok)
 }
 

@@ -20,7 +20,7 @@ use crate::tails::{LineOptions, Tails};
 /// The pause between two reads of a growing log file.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most steps for which the command prints why they have no log; further steps are counted.
-const MOST_TOLD: usize = 20;
+pub(super) const MOST_TOLD: usize = 20;
 
 pub(crate) async fn logs(
     context: &Context,
@@ -30,7 +30,15 @@ pub(crate) async fn logs(
 ) -> Result<Exit, Failure> {
     let app = context.app()?;
     let since = options.since.as_deref().map(|text| start_of(text, app.now().wall_ms)).transpose()?;
-    let mut known = find_run(&app, run)?;
+    let mut known = find_run(&app, run).map_err(|failure| {
+        let newest = find_run(&app, None).ok().filter(|_| failure.exit == Exit::Usage);
+        match (run, newest) {
+            (Some(step), Some(newest)) if newest.find_step(step, Some(&app)).is_ok() => {
+                step_is_meant(failure, step, &newest.id().to_string(), "")
+            }
+            _ => failure,
+        }
+    })?;
     let mut step = step.map(str::to_owned);
     if let Some(named) = step.take() {
         let (entered, inner) = known.enter(&app, &named)?;
@@ -82,6 +90,13 @@ pub(crate) async fn logs(
             }
         }
     }
+}
+
+/// Returns the failure about a run that does not exist, with the command for the step of the newest run that the user
+/// probably means. `at` is added to the command.
+pub(super) fn step_is_meant(failure: Failure, step: &str, newest: &str, at: &str) -> Failure {
+    let step = plain(step);
+    failure.next(format!("{step} is a step of the newest run: sprag logs {newest} {step}{at}"))
 }
 
 /// The part of the logs that the user asked for.

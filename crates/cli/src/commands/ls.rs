@@ -29,7 +29,7 @@ pub(crate) fn ls(context: &Context, options: &ListOptions) -> Result<Exit, Failu
         without_boards: !options.boards,
         ..RunFilter::default()
     };
-    print(context, &find(&app, filter, options)?, options, app.now().wall_ms)
+    print(context, &find(&app, filter, options)?, options, app.now().wall_ms, "")
 }
 
 impl ListOptions {
@@ -52,6 +52,23 @@ impl ListOptions {
             return Ok(RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect());
         }
         Ok(named)
+    }
+
+    /// Returns the options that select runs, as the user can type them again.
+    fn filters(&self) -> String {
+        let several = |name: &'static str, values: &[String]| -> String {
+            values.iter().map(|value| format!(" {name} {}", quoted(value))).collect()
+        };
+        let one = |name: &'static str, value: &Option<String>| several(name, value.as_slice());
+        [
+            several("--status", &self.status),
+            one("--waiting", &self.waiting),
+            one("--pipeline", &self.pipeline),
+            several("--label", &self.labels),
+            one("--since", &self.since),
+            if self.boards { " --boards".to_owned() } else { String::new() },
+        ]
+        .concat()
     }
 
     /// Returns whether a run belongs to the list, by what it waits for.
@@ -84,12 +101,13 @@ fn find(app: &App, filter: RunFilter, options: &ListOptions) -> Result<Listed, F
     Ok(Listed { runs, damaged, more })
 }
 
-/// Prints a list of runs, from the values that programs see.
+/// Prints a list of runs, from the values that programs see. `at` is added to the command that it names.
 pub(super) fn print(
     context: &Context,
     listed: &Listed,
     options: &ListOptions,
     now_ms: i64,
+    at: &str,
 ) -> Result<Exit, Failure> {
     let Listed { runs, damaged, more } = listed;
     if context.json {
@@ -103,7 +121,7 @@ pub(super) fn print(
     if runs.is_empty() && damaged.is_empty() {
         line(match options {
             ListOptions { waiting: Some(_), .. } => "no run waits",
-            ListOptions { status, labels, .. } if !status.is_empty() || !labels.is_empty() => "no such runs",
+            options if !options.filters().is_empty() => "no such runs",
             _ => "no runs yet; start one: sprag run FILE",
         });
     }
@@ -134,9 +152,19 @@ pub(super) fn print(
     let rows: Vec<Vec<String>> = runs.iter().map(cells).collect();
     table(context.style, &heads, &rows);
     if *more {
-        eprintln!("there are more: sprag ls -n {}", options.limit * 5);
+        eprintln!("there are more: sprag ls -n {}{}{at}", options.limit * 5, options.filters());
     }
     Ok(Exit::Ok)
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.:/=,+".contains(c);
+    let word = plain(word);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word;
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Returns the labels of a run in one line.

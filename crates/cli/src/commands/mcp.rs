@@ -1,5 +1,10 @@
 //! `sprag mcp`: tools for an agent, over stdin and stdout.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use sprag_app::{STEP_SOCKET, STEP_TOKEN};
 use sprag_mcp::{Agents, Relay, RelayError, ShownToken, TokenError};
 
 use crate::context::Context;
@@ -33,6 +38,49 @@ pub(crate) async fn mcp(
         }
     }
     Ok(Exit::Ok)
+}
+
+/// `sprag mcp --step`: connects the agent of a step, on stdin and stdout, with the worker that runs the step.
+pub(crate) async fn step() -> Result<Exit, Failure> {
+    let given = |name: &str| {
+        sprag_process::variable(name).ok_or_else(|| {
+            Failure::usage(format!("--step: {name} is not set"))
+                .next("the agent of a step with `mcp: [sprag]` starts this; use `sprag mcp` otherwise")
+        })
+    };
+    let (socket, token) = (PathBuf::from(given(STEP_SOCKET)?), given(STEP_TOKEN)?);
+    let talking = tokio::task::spawn_blocking(move || talk(&socket, &token.to_string_lossy()));
+    match talking.await {
+        Ok(Ok(())) => Ok(Exit::Ok),
+        Ok(Err(error)) => Err(Failure::error(format!("the step's worker cannot be reached: {error}"))
+            .next("its step has ended, or its worker has")),
+        Err(error) => Err(Failure::error(error.to_string())),
+    }
+}
+
+/// Copies between the agent and the worker until the worker closes the connection.
+fn talk(socket: &std::path::Path, token: &str) -> std::io::Result<()> {
+    let (_folder, short) = sprag_process::short_socket_path(socket)?;
+    let mut worker = UnixStream::connect(short)?;
+    worker.write_all(format!("{token}\n").as_bytes())?;
+    let mut to_worker = worker.try_clone()?;
+    // It ends with this process: nothing can interrupt a read from stdin.
+    std::thread::spawn(move || {
+        let _ = copy(std::io::stdin().lock(), &mut to_worker);
+        let _ = to_worker.shutdown(std::net::Shutdown::Write);
+    });
+    copy(worker, std::io::stdout().lock())
+}
+
+/// Copies what there is, at once.
+fn copy(mut from: impl Read, mut to: impl Write) -> std::io::Result<()> {
+    let mut part = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut part)? {
+            0 => return Ok(()),
+            count => to.write_all(&part[..count]).and_then(|()| to.flush())?,
+        }
+    }
 }
 
 impl From<RelayError> for Failure {

@@ -39,6 +39,7 @@ mod steps;
 mod task;
 mod thread;
 mod token;
+mod trust;
 mod validate;
 mod wait;
 mod watch;
@@ -62,7 +63,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     match args.command {
-        Command::Run { file: None, .. } => pipelines::list(&context),
+        Command::Run { file: None, .. } => pipelines::list(&context, ""),
         Command::Run {
             file: Some(file),
             pairs,
@@ -126,7 +127,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             fork::fork(&context, run.as_deref(), &from, idempotency_key.as_deref(), detach).await
         }
         Command::Board { command } => board::board(&context, &command).await,
-        Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
+        Command::Mcp { step: true, .. } => mcp::step().await,
+        Command::Mcp { server, token, .. } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
@@ -213,6 +215,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         Command::Lifecycle { entity } => machine::lifecycle(&context, entity.as_deref()),
+        Command::Trust { remove } => trust::trust(&context, remove),
         Command::Doctor { bus } => machine::doctor(&context, broker(bus)?.as_ref()).await,
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -221,7 +224,11 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         Command::Manual { folder } => manual::manual(&context, &folder),
-        Command::Config => config::config(&context),
+        Command::Config => {
+            let (data, store) = (args.data, args.store);
+            let given = config::Given { data, store, color: args.color, no_input: args.no_input };
+            config::config(&context, &given)
+        }
         Command::Agent { command } => agent::agent(&context, command),
     }
 }

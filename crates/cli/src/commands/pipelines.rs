@@ -28,6 +28,10 @@ pub(crate) fn find(named: &Path) -> Result<PathBuf, Failure> {
         return Ok(path.clone());
     }
     let error = Failure::usage(format!("there is neither a file nor a pipeline {name:?}"));
+    let beside = ["yaml", "yml"].map(|end| format!("{name}.{end}"));
+    if let Some(file) = beside.iter().find(|file| Path::new(file).is_file()) {
+        return Err(error.next(format!("did you mean {}?", plain(file))));
+    }
     Err(match nearest(&name, known.iter().map(|(one, _)| one.as_str())) {
         Some(near) => error.next(format!("did you mean `{near}`? `sprag run` lists the pipelines")),
         None if known.is_empty() => {
@@ -74,8 +78,8 @@ fn all() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// `sprag run` without a name: lists the project's pipelines.
-pub(crate) fn list(context: &Context) -> Result<Exit, Failure> {
+/// `sprag run` without a name: lists the project's pipelines. `at` is added to the command that it names.
+pub(crate) fn list(context: &Context, at: &str) -> Result<Exit, Failure> {
     let known = all();
     if known.is_empty() {
         return Err(Failure::usage(format!("name a pipeline: there are none in {FOLDER}"))
@@ -109,7 +113,7 @@ pub(crate) fn list(context: &Context) -> Result<Exit, Failure> {
         table(context.style, &["PIPELINE", "CONTENTS"], &rows);
         let valid = told.iter().find(|one| one["valid"] == true).and_then(|one| one["name"].as_str());
         match valid {
-            Some(name) => eprintln!("run one: sprag run {}", plain(name)),
+            Some(name) => eprintln!("run one: sprag run {}{at}", plain(name)),
             None => eprintln!("none of them is valid: sprag validate {}", known[0].0),
         }
     }

@@ -37,7 +37,11 @@ async fn change(
     name: &str,
     change: impl Fn(&mut QueueRow) + Send + 'static,
 ) -> Result<Exit, Failure> {
+    let is_new = !all(app)?.iter().any(|queue| queue.name == name);
     app.change_queue(name, change).await?;
+    if is_new {
+        eprintln!("queue {} is new: no step waits in it, and no worker serves it", plain(name));
+    }
     let found: Vec<QueueView> = all(app)?.into_iter().filter(|queue| queue.name == name).collect();
     if context.json {
         line(&json!(found.first()).to_string());

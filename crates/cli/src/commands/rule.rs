@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use sprag_app::rules::{Backfill, DecisionView, DeliveryView, RuleOutcome, TestView};
+use sprag_app::rules::{Backfill, DecisionView, DeliveryView, RefusedRequests, RuleOutcome, TestView};
 use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
 
 use super::{drawn, given_event, worker};
@@ -38,7 +38,7 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
             said(context, &row, "retired")
         }
         RuleCommand::Test { rule, at, event, header } => {
-            test(context, &rule, at.as_deref(), event.as_deref(), header)
+            test(context, &rule, at.as_deref(), event.as_deref(), header).await
         }
         RuleCommand::Backfill { rule, from, to, again } => {
             let wanted = Backfill { from_ms: time("--from", &from)?, to_ms: time("--to", &to)?, again };
@@ -103,15 +103,10 @@ async fn apply(context: &Context, file: &Path, dry: bool) -> Result<Exit, Failur
         line(&format!("{:<9}  {}", rule.outcome.as_str(), plain(&rule.name)));
     }
     let took_effect = applied.iter().any(|rule| rule.outcome != RuleOutcome::Unchanged);
-    if took_effect && !dry && !is_watched(&context.app()?)? {
+    if took_effect && !dry && !context.app()?.is_watched()? {
         eprintln!("No process watches: start `sprag serve`, or run `sprag rule tick` at intervals.");
     }
     Ok(Exit::Ok)
-}
-
-/// Whether a process is there that fires rules: a server or a worker that serves all runs.
-fn is_watched(app: &App) -> Result<bool, Failure> {
-    Ok(app.has_workers()?)
 }
 
 fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
@@ -136,16 +131,22 @@ fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
                     .map(|tick| tick.fires_ms)
                     .or(view.looks_ms)
                     .map_or_else(|| "–".to_owned(), local),
-                match (&view.reason, view.decisions.first()) {
-                    (Some(reason), _) => plain(reason),
-                    (None, Some(last)) => sentence(last),
-                    (None, None) => "nothing yet".to_owned(),
+                match (&view.reason, view.last_refusal(), view.decisions.first()) {
+                    (Some(reason), ..) => plain(reason),
+                    (None, Some(refused), _) => refusals(refused),
+                    (None, None, Some(last)) => sentence(last),
+                    (None, None, None) => "nothing yet".to_owned(),
                 },
             ]
         })
         .collect();
     table(context.style, &["RULE", "STATUS", "NEXT", "LAST"], &rows);
     Ok(Exit::Ok)
+}
+
+/// Returns the refused requests of a rule as one line.
+fn refusals(refused: &RefusedRequests) -> String {
+    format!("refused ×{}, last {}: {}", refused.count, local(refused.last_ms), plain(&refused.reason))
 }
 
 /// Returns a decision as one line.
@@ -174,12 +175,7 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
         line(&format!("  webhook  {url}"));
     }
     if let Some(refused) = &view.refused {
-        line(&format!(
-            "  refused ×{}, last {}: {}",
-            refused.count,
-            local(refused.last_ms),
-            plain(&refused.reason)
-        ));
+        line(&format!("  {}", refusals(refused)));
     }
     if let Some(waits_for) = &view.waits_for {
         line(&format!("  waits for {}", plain(waits_for)));
@@ -214,7 +210,7 @@ pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
 }
 
 fn decided(context: &Context, event: &DeliveryRow, decision: &EnforcementRow) -> Result<Exit, Failure> {
-    let view = DecisionView::of(decision, event);
+    let view = DecisionView::of(context.app()?.now(), decision, event);
     if context.json {
         line(&json!(view).to_string());
         return Ok(Exit::Ok);
@@ -236,7 +232,7 @@ fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-fn test(
+async fn test(
     context: &Context,
     rule: &str,
     at: Option<&str>,
@@ -246,9 +242,9 @@ fn test(
     let app = context.app()?;
     let recorded = event.and_then(|event| event.parse().ok());
     let tested = match (recorded, given_event::given(event.filter(|_| recorded.is_none()), headers)?) {
-        (Some(recorded), _) => app.test_event(rule, recorded)?,
-        (None, Some(given)) => app.test_given(rule, &given)?,
-        (None, None) => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
+        (Some(recorded), _) => app.test_event(rule, recorded).await?,
+        (None, Some(given)) => app.test_given(rule, &given).await?,
+        (None, None) => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?).await?,
     };
     if context.json {
         line(&json!(TestView::of(&tested)).to_string());
@@ -264,18 +260,20 @@ const ROUNDS: usize = 10;
 
 async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let (mut exit, mut all) = (Exit::Ok, 0);
+    let (mut exit, mut all, mut worked) = (Exit::Ok, 0, false);
     for round in 0..ROUNDS {
         let started = app.tick_rules().await?;
         all += started;
         if !context.json && (started > 0 || round == 0) {
             line(&format!("{started} started"));
         }
-        if detach || started == 0 || is_watched(&app)? {
+        // The worker of the round before may have fired a rule itself when it was about to end.
+        if detach || (started == 0 && !worked) || app.has_workers()? {
             break;
         }
         let ended = work_off(context).await?;
-        if exit == Exit::Ok {
+        worked = ended != Exit::Nothing;
+        if exit == Exit::Ok && (worked || started > 0) {
             exit = ended;
         }
     }

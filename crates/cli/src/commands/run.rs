@@ -8,17 +8,17 @@ use serde_json::json;
 use sprag_app::bus::Address;
 use sprag_app::view::UncommittedView;
 use sprag_app::{
-    App, Builder, Cancelled, Engine, FailedStep, Id, NewWorker, Row, RunLabels, RunRow, Started,
+    App, Builder, Cancelled, Engine, FailedStep, Id, NewWorker, Row, RunLabels, RunRow, Started, StepPath,
     abandon_dead_owners, is_attended,
 };
-use sprag_lifecycle::{RunId, RunStatus, StepNo};
+use sprag_lifecycle::{RunId, RunStatus, Word};
 use sprag_pipeline::LoadedPipeline;
 
 use super::ask::{TypedLines, answer_open};
 use super::drawn;
 use super::inputs::{RawInputs, prepare};
 use super::worker::drain;
-use crate::context::{Context, RunWithPlan, find_run, this_program};
+use crate::context::{Context, RunWithPlan, find_run, refused, this_program};
 use crate::exit::{Exit, Failure};
 use crate::live::{OnInterrupt, Watched, watch};
 use crate::settings::Settings;
@@ -224,6 +224,7 @@ impl Attached {
             .app(app.clone())
             .commands(this_program()?)
             .fake_agent(this_program()?)
+            .step_tools(sprag_mcp::LocalStepTools::new(app))
             .name(format!("run-{run}"))
             .attached_to(run, id);
         if let Some(slots) = worker.slots {
@@ -322,10 +323,14 @@ pub(crate) fn outcome(
 ) -> Result<(), Failure> {
     let run = known.id();
     let row = app.run(run)?;
-    let why = row.as_ref().and_then(|row| row.reason.as_deref()).filter(|_| status == RunStatus::Cancelled);
-    let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
+    let reason =
+        row.as_ref().and_then(|row| row.reason.as_deref()).filter(|_| status == RunStatus::Cancelled);
+    let why = reason.map(|reason| format!(": {}", plain(reason))).unwrap_or_default();
     if context.json {
         let mut told = json!({ "type": "result", "run": run, "status": status });
+        if let Some(reason) = reason {
+            told["reason"] = reason.into();
+        }
         if let Some(outputs) = row.as_ref().map(|row| app.run_outputs(row)).transpose()?.flatten() {
             told["outputs"] = outputs;
         }
@@ -338,41 +343,46 @@ pub(crate) fn outcome(
         format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
     eprintln!("{}{why}", told.trim_end());
     let failures = if status == RunStatus::Failed { tell_failures(app, known)? } else { Vec::new() };
-    // Only a person can make room for a landing; the step itself has done its part.
-    let is_blocked = failures.iter().any(|step| step.why.starts_with("blocked: "));
-    let next = match status {
-        RunStatus::Completed => format!("sprag status {run} · sprag logs {run}"),
-        RunStatus::Failed if is_blocked => format!("sprag explain {run} · sprag resume {run}"),
-        RunStatus::Failed => format!("sprag logs {run} --failed · sprag retry {run}"),
-        RunStatus::Cancelled => format!("sprag status {run} · sprag resume {run}"),
-        _ => format!("sprag status {run} · sprag wait {run}"),
-    };
-    eprintln!("{} {next}", style.dim("next:"));
+    print_next(&run.to_string(), status, &failures, "");
     Ok(())
 }
 
-/// Prints each failure with the last lines of its log.
 /// Prints every failure of a run, and returns them.
 pub(crate) fn tell_failures(app: &App, known: &RunWithPlan) -> Result<Vec<FailedStep>, Failure> {
+    let failures = sprag_app::failures(app, known)?;
+    print_failures(&known.id().to_string(), &failures);
+    Ok(failures)
+}
+
+/// Prints failures of a run and of its child runs, each with the last lines of its log.
+pub(crate) fn print_failures(run: &str, failures: &[FailedStep]) {
     /// The most failures that are printed; further ones are counted.
     const MOST: usize = 20;
     let style = Style::stderr();
-    let failures = sprag_app::failures(app, known)?;
     for failure in failures.iter().take(MOST) {
-        let of_child = if failure.run == known.id().to_string() {
-            String::new()
-        } else {
-            format!(" (run {})", failure.run)
-        };
-        eprintln!("{} {}{of_child}", style.sign("failed"), style.red(&failure.line()));
+        let of_child = if failure.run == run { String::new() } else { format!(" (run {})", failure.run) };
+        eprintln!("{} {}", style.sign("failed"), style.red(&plain(&format!("{}{of_child}", failure.line()))));
         for text in &failure.last_lines {
-            eprintln!("    {} {text}", style.dim("│"));
+            eprintln!("    {} {}", style.dim("│"), plain(text));
         }
     }
     if failures.len() > MOST {
         eprintln!("and {}", counted(failures.len() - MOST, "more failure"));
     }
-    Ok(failures)
+}
+
+/// Prints the commands that help after a run has ended or was left. `at` is added to each.
+pub(crate) fn print_next(run: &str, status: RunStatus, failures: &[FailedStep], at: &str) {
+    // Only a person can make room for a landing; the step itself has done its part.
+    let is_blocked = failures.iter().any(|step| step.why.starts_with("blocked: "));
+    let (first, second) = match status {
+        RunStatus::Completed => (format!("status {run}"), "logs"),
+        RunStatus::Failed if is_blocked => (format!("explain {run}"), "resume"),
+        RunStatus::Failed => (format!("logs {run} --failed"), "retry"),
+        RunStatus::Cancelled => (format!("status {run}"), "resume"),
+        _ => (format!("status {run}"), "wait"),
+    };
+    eprintln!("{} sprag {first}{at} · sprag {second} {run}{at}", Style::stderr().dim("next:"));
 }
 
 pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure> {
@@ -391,13 +401,7 @@ pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure
         // It is cancelled already: that is what was asked for.
         Err(error) => match app.require_run(id)?.status() {
             status @ (RunStatus::Cancelling | RunStatus::Cancelled) => (status, true),
-            status if status.is_terminal() => {
-                return Err(Failure {
-                    exit: Exit::Nothing,
-                    ..Failure::error(format!("run {id} is {status}"))
-                });
-            }
-            _ => return Err(error.into()),
+            _ => return Err(refused(&app, id, error)),
         },
     };
     if context.json {
@@ -425,7 +429,7 @@ pub(crate) async fn retry(
 ) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
-    let to = step.map(|step| known.step_no(step)).transpose()?;
+    let to = step.map(|step| known.path_to(&app, step)).transpose()?;
     if !known.run.status().is_terminal() {
         let id = known.id();
         return Err(Failure::error(format!(
@@ -466,14 +470,12 @@ async fn resume_run(
     app: &App,
     known: &RunWithPlan,
     detach: bool,
-    to: Option<StepNo>,
+    to: Option<StepPath>,
 ) -> Result<Exit, Failure> {
     let id = known.id();
     let status = known.run.status();
     if status == RunStatus::Completed && to.is_none() {
-        let failure = Failure::error(format!("run {id} is completed: there is nothing to do"))
-            .next(format!("run a step again with `sprag retry {id} --step STEP`"));
-        return Err(Failure { exit: Exit::Nothing, ..failure });
+        return Err(Failure::ended(&id.to_string(), status.as_str(), ""));
     }
     if !status.is_terminal() {
         abandon_dead_owners(app, &known.run).await?;

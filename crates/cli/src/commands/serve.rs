@@ -33,6 +33,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         .app(app.clone())
         .commands(this_program()?)
         .fake_agent(this_program()?)
+        .step_tools(sprag_mcp::LocalStepTools::new(&app))
         .name(format!("serve-{}", std::process::id()))
         .lease(lease(&wanted.lease)?)
         .dispatch_deadline(dispatch_deadline(&wanted.dispatch_deadline)?)
@@ -108,11 +109,26 @@ async fn apply_rules(app: &App, project: &Path) -> Result<(), Failure> {
                 continue;
             }
         };
-        for rule in app.apply_rules(&loaded.pipeline, &file.display().to_string(), project, false).await? {
-            if rule.outcome != RuleOutcome::Unchanged {
-                eprintln!("rule {}: {}", plain(&rule.name), rule.outcome.as_str());
+        let shown = file.display().to_string();
+        for rule in app.apply_rules_by_itself(&loaded.pipeline, &shown, project).await? {
+            match rule.outcome {
+                RuleOutcome::Unchanged => {}
+                RuleOutcome::StaysRetired => eprintln!(
+                    "rule {} stays retired; bring it back: sprag rule apply {}",
+                    plain(&rule.name),
+                    plain(&shown)
+                ),
+                outcome => eprintln!("rule {}: {}", plain(&rule.name), outcome.as_str()),
             }
         }
+    }
+    for (rule, file) in app.rules_without_file()? {
+        eprintln!(
+            "rule {}: {} is gone; remove it: sprag rule rm {}",
+            plain(&rule),
+            plain(&file),
+            plain(&rule)
+        );
     }
     Ok(())
 }

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use sprag_app::text::size;
-use sprag_app::view::{StatusView, StepView, is_not_run, round_of};
+use sprag_app::view::{RunDetail, StatusView, StepView, is_not_run, round_of};
 use sprag_app::{App, ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
 use super::ls::told_labels;
 use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, shown_status, span};
+use crate::show::{columns_of, line, local, padded, plain, shortened, shown_status, span};
+
+/// The most characters of an item's value beside the name of its step.
+pub(super) const WIDEST_ITEM: usize = 20;
 
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
@@ -21,8 +24,12 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
     let missing = sprag_app::missing_logs(&app, &context.files(), &known)?;
     let waits = app.waiting_for(&known.run)?;
     if context.json {
-        let view = StatusView::of(&known.run, &known.plan, &steps, &missing);
-        line(&json!(view.waiting(&known.plan, &steps, &waits).with_inner(&app)?).to_string());
+        // The same keys as a server's answer has.
+        let detail = RunDetail::of(&known.run, &known.plan, &steps, &missing);
+        let outputs = app.run_outputs(&known.run)?;
+        let detail = detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs);
+        let status = detail.status.with_items(&app, &known.plan, &steps)?.with_inner(&app)?;
+        line(&json!(RunDetail { status, ..detail }).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
@@ -48,10 +55,15 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         line(&format!("  {} {}", style.dim("reason:"), plain(reason)));
     }
     let keys = known.task_keys(&app)?;
-    let name = |step: &StepRow| keys.get(&step.no).cloned().unwrap_or_else(|| step_name(&known.plan, step));
-    let names: Vec<String> = steps.iter().map(name).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    for (step, name) in in_order(&steps, &names) {
+    let listed = in_order(&steps);
+    let items = sprag_app::item_names(&app, &known.plan, listed.iter().copied())?;
+    let name = |step: &StepRow| {
+        let item = items.get(&step.no).map(|item| shortened(item, WIDEST_ITEM));
+        let own = || sprag_app::named_item(&step_name(&known.plan, step), item.as_deref());
+        keys.get(&step.no).cloned().unwrap_or_else(own)
+    };
+    let width = listed.iter().map(|step| columns_of(&name(step))).max().unwrap_or(0);
+    for step in listed {
         let not_run = is_not_run(step);
         let status = if not_run { "not run".to_owned() } else { step.status().to_string() };
         let wait = waits.steps.get(&step.no).copied();
@@ -86,12 +98,12 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
         let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(
-            "  {} {:width$}  {}  {:>7}  {tries} {}",
+            "  {} {}  {}  {:>7}  {tries}{}",
             style.sign(&status),
-            name,
+            padded(&name(step), width),
             style.status(&shown_status(&status, wait), if waits.steps.is_empty() { 9 } else { 16 }),
             took,
-            why.or_else(|| about(&known, step)).unwrap_or_default()
+            after_tries(&tries, why.or_else(|| about(&known, step)))
         );
         line(text.trim_end());
         for inner in inside(&app, &known, step)? {
@@ -108,6 +120,10 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             );
             line(&format!("    {}", style.dim(&crate::show::plain(&told))));
         }
+    }
+    for note in app.step_notes(known.id())? {
+        let said = if note.kind == "report" { "reports" } else { "notes" };
+        line(&format!("  {} {}", style.dim(&format!("{} {said}:", plain(&note.step))), plain(&note.text)));
     }
     Ok(Exit::Ok)
 }
@@ -130,22 +146,27 @@ fn warnings(result: &str) -> Option<String> {
 }
 
 /// Returns the steps, with the items of a fan-out below it. Of many items, returns only those that need attention.
-fn in_order<'s>(steps: &'s [StepRow], names: &'s [String]) -> Vec<(&'s StepRow, &'s String)> {
+fn in_order(steps: &[StepRow]) -> Vec<&StepRow> {
     /// The most items that are listed; further items are counted. Failed and running items are listed in any case.
     const LISTED: usize = 20;
-    let all = || steps.iter().zip(names);
     let mut shown = Vec::new();
-    for (step, name) in all().filter(|(step, _)| step.item_of.is_none()) {
-        shown.push((step, name));
+    for step in steps.iter().filter(|step| step.item_of.is_none()) {
+        shown.push(step);
         let Some(list) = step.items else { continue };
-        let items = || all().filter(|(item, _)| item.item_of == Some(step.no) && item.no >= list.first);
+        let items = || steps.iter().filter(|item| item.item_of == Some(step.no) && item.no >= list.first);
         let many = items().count() > LISTED;
         let worth = |item: &StepRow| {
             !many || !matches!(item.status().to_string().as_str(), "done" | "pending" | "waiting")
         };
-        shown.extend(items().filter(|(item, _)| worth(item)).take(LISTED * 5));
+        shown.extend(items().filter(|item| worth(item)).take(LISTED * 5));
     }
     shown
+}
+
+/// Returns what follows the attempt or round of a step in its line: a reason or a description.
+pub(super) fn after_tries(tries: &str, told: Option<String>) -> String {
+    let between = if tries.is_empty() { " " } else { ", " };
+    told.map(|told| format!("{between}{told}")).unwrap_or_default()
 }
 
 /// Returns the item counts of a fan-out, or the child run of a step; none for other steps.
@@ -157,6 +178,7 @@ fn about(known: &RunWithPlan, step: &StepRow) -> Option<String> {
     }
     match (known.plan.step(step.node()).work, step.work) {
         (WorkKind::Child, Some(child)) => Some(format!("run {}", RunId::from_i64(child))),
+        _ if known.plan.step(step.node()).service => Some("service".into()),
         _ => None,
     }
 }

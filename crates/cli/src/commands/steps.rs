@@ -4,7 +4,7 @@ use serde_json::json;
 use sprag_app::{StepChange, StepStatus};
 
 use super::run::go_on;
-use crate::context::{Context, find_run};
+use crate::context::{Context, find_run, refused};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line};
 
@@ -12,7 +12,7 @@ pub(crate) async fn skip(context: &Context, run: &str, step: &str, detach: bool)
     let app = context.app()?;
     let known = find_run(&app, Some(run))?;
     let since = app.last_seq()?;
-    let change = app.skip_step(known.id(), step).await?;
+    let change = app.skip_step(known.id(), step).await.map_err(|error| refused(&app, known.id(), error))?;
     tell(context, &known.id().to_string(), &change, skip_text(change.status));
     go_on(context, &app, known.run.root, since, detach).await
 }
@@ -26,7 +26,7 @@ pub(crate) async fn retry_now(
     let app = context.app()?;
     let known = find_run(&app, run)?;
     let since = app.last_seq()?;
-    let change = app.retry_now(known.id(), step).await?;
+    let change = app.retry_now(known.id(), step).await.map_err(|error| refused(&app, known.id(), error))?;
     tell(context, &known.id().to_string(), &change, RETRY_TEXT);
     go_on(context, &app, known.run.root, since, detach).await
 }

@@ -250,7 +250,14 @@ async fn claim(
             Ok(Exit::Nothing)
         }
         Err(nothing) => {
-            eprintln!("nothing to claim in {from}: {}", nothing.why.replace('_', " "));
+            let why = match nothing.why.as_str() {
+                "empty" => "it has no tasks".to_owned(),
+                "waiting_for_needs" => "the tasks wait for others".to_owned(),
+                "backing_off" => "the tasks wait for their next try".to_owned(),
+                "all_claimed" => "all tasks are claimed".to_owned(),
+                other => other.replace('_', " "),
+            };
+            eprintln!("nothing to claim in {from}: {why}");
             Ok(Exit::Nothing)
         }
     }

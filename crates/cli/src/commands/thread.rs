@@ -1,13 +1,18 @@
 //! `sprag thread`: the conversations of agent steps, and messages to their agents.
 
+use std::time::Duration;
+
 use serde_json::json;
-use sprag_app::{Row, Started, ThreadView};
+use sprag_app::{MOST_EVENTS, Row, Started, ThreadView, transcript_text};
 
 use super::run::{Attached, WorkerOptions, detached};
 use crate::args::ThreadCommand;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line, local, plain, table};
+
+/// The time between two looks at a transcript that grows.
+const FOLLOW: Duration = Duration::from_millis(200);
 
 pub(crate) async fn thread(context: &Context, command: &ThreadCommand) -> Result<Exit, Failure> {
     match command {
@@ -22,6 +27,48 @@ pub(crate) async fn thread(context: &Context, command: &ThreadCommand) -> Result
                 eprintln!("stopping run {run}");
             }
             Ok(Exit::Ok)
+        }
+        ThreadCommand::Log { thread, follow, raw } => log(context, thread, *follow, *raw).await,
+        ThreadCommand::Archive { thread } => {
+            context.app()?.archive_thread(thread).await?;
+            done(context, &json!({ "thread": thread, "archived": true }), "archived")
+        }
+        ThreadCommand::Rm { thread } => {
+            let run = context.app()?.remove_thread(thread).await?;
+            done(context, &json!({ "thread": thread, "removed": true, "cancelled": run }), "removed")
+        }
+    }
+}
+
+fn done(context: &Context, facts: &serde_json::Value, told: &str) -> Result<Exit, Failure> {
+    if context.json {
+        line(&facts.to_string());
+    } else {
+        eprintln!("{told}");
+    }
+    Ok(Exit::Ok)
+}
+
+/// Prints the transcript of a thread.
+async fn log(context: &Context, name: &str, follow: bool, raw: bool) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let mut reader = app.transcript(name)?;
+    let mut position = 0;
+    loop {
+        let page = reader.read(&app, position, MOST_EVENTS)?;
+        position = page.next;
+        for event in &page.events {
+            if raw || context.json {
+                line(&json!(event).to_string());
+            } else if let Some(text) = transcript_text(&event.event) {
+                text.lines().for_each(|shown| line(&plain(shown)));
+            }
+        }
+        if page.events.is_empty() {
+            if !follow || !page.is_live {
+                return Ok(Exit::Ok);
+            }
+            app.pause(FOLLOW).await;
         }
     }
 }
@@ -59,7 +106,7 @@ fn print(context: &Context, threads: &[ThreadView]) {
 
 fn show(context: &Context, name: &str) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let (thread, talks) = (app.thread(name)?, app.talks(name)?);
+    let (thread, talks) = (app.conversation(name)?.thread, app.talks(name)?);
     if context.json {
         let talks: Vec<_> = talks
             .iter()

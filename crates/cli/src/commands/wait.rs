@@ -24,7 +24,10 @@ pub(crate) async fn wait(
         Some(limit) => match tokio::time::timeout(limit, ended).await {
             Ok(status) => status?,
             Err(_) => {
-                if !context.json {
+                if context.json {
+                    let status = app.run(run)?.map(|row| row.status());
+                    line(&serde_json::json!({ "type": "result", "run": run, "status": status }).to_string());
+                } else {
                     eprintln!("run {run} has not ended in {}", timeout.unwrap_or_default());
                 }
                 return Ok(Exit::TimedOut);
@@ -60,16 +63,18 @@ async fn ended(app: &App, run: RunId) -> Result<Option<sprag_lifecycle::RunStatu
             Some(_) => {}
             None => return Err(Failure::error(format!("run {run} is gone"))),
         }
-        match patience.changed(app, run)? {
-            Some(Course::Waits(waits)) => say(Style::stderr(), &waits, app.now().wall_ms),
+        let course = patience.changed(app, run)?;
+        let waits = course.as_ref().map_or(Vec::new(), |course| patience.unlisted(course.waits().to_vec()));
+        match course {
             // Printed once: `status` and `logs` show which of its steps are running.
-            Some(Course::Works(steps)) if !std::mem::replace(&mut worked_on, true) => {
+            Some(Course::Works { steps, .. }) if !std::mem::replace(&mut worked_on, true) => {
                 let (first, more) = (plain(&steps[0]), steps.len() - 1);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 eprintln!("{} {run}: {first}{more} runs", Style::stderr().dim("waiting for"));
             }
             _ => {}
         }
+        say(Style::stderr(), &waits, app.now().wall_ms);
         wake.wait(LOOK).await;
     }
 }

@@ -14,7 +14,9 @@ use super::run::{heading, outcome, watch_and_ask};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::live::{OnInterrupt, Watched};
-use crate::show::{Style, counted, line, plain, shown_status_word, span, width};
+use crate::show::{
+    Style, columns_of, counted, end_line, line, plain, shown_status_word, span, start_within, width,
+};
 
 /// The time between two looks at all live runs.
 const LOOK: Duration = Duration::from_millis(500);
@@ -72,7 +74,10 @@ pub(crate) async fn all(context: &Context) -> Result<Exit, Failure> {
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
-            _ = interrupt.recv() => return Ok(Exit::Ok),
+            _ = interrupt.recv() => {
+                end_line();
+                return Ok(Exit::Ok);
+            }
             _ = terminate.recv() => return Ok(Exit::Ok),
         }
     }
@@ -112,8 +117,9 @@ impl LiveRun {
         let took = took.map(|took| format!("  {took:>7}")).unwrap_or_default();
         let progress = format!("{}/{}", self.settled, self.total);
         let before = format!("{}  {progress:>7}", self.word("id"));
-        let room = width.saturating_sub(before.chars().count() + took.chars().count() + 21);
-        let name: String = plain(self.word("pipeline")).chars().take(room.max(8)).collect();
+        let room = width.saturating_sub(columns_of(&before) + columns_of(&took) + 21);
+        let name = plain(self.word("pipeline"));
+        let name = start_within(&name, room.max(8));
         format!("{before}  {}{took}  {name}", style.status(&status, 16))
     }
 
@@ -140,13 +146,14 @@ impl LiveRun {
     }
 }
 
-/// The number of characters in each line that is drawn.
+/// The number of columns of each line that is drawn.
 pub(super) type Drawn = Vec<usize>;
 
 /// Draws the lines over those that were drawn before. Returns those that are there now.
 pub(super) fn redraw(style: Style, live: &[LiveRun], before: &Drawn, now_ms: i64) -> Drawn {
-    let height =
-        rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| usize::from(size.ws_row.max(4)));
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    let height = size.as_ref().map_or(24, |size| usize::from(size.ws_row.max(4)));
+    let columns = size.map_or(80, |size| usize::from(size.ws_col.max(1)));
     let room = height - 2;
     let mut lines: Vec<String> = live
         .iter()
@@ -160,9 +167,10 @@ pub(super) fn redraw(style: Style, live: &[LiveRun], before: &Drawn, now_ms: i64
     }
     let mut text = String::new();
     // In a terminal that has become narrower since, a line takes several rows.
-    let rows: usize = before.iter().map(|characters| characters.saturating_sub(1) / width() + 1).sum();
+    let rows: usize = before.iter().map(|drawn| drawn.saturating_sub(1) / columns + 1).sum();
     if rows > 0 {
-        text += &format!("\x1b[{rows}A");
+        // What follows the new lines on the old rows is removed with them.
+        text += &format!("\x1b[{rows}A\r\x1b[J");
     }
     for line in &lines {
         text += &format!("\r\x1b[2K{line}\n");
@@ -171,14 +179,7 @@ pub(super) fn redraw(style: Style, live: &[LiveRun], before: &Drawn, now_ms: i64
     text += "\x1b[J";
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    lines.iter().map(|line| plain_length(line)).collect()
-}
-
-/// Returns the number of characters of a line without its colours.
-fn plain_length(line: &str) -> usize {
-    let mut parts = line.split('\x1b');
-    let first = parts.next().map_or(0, |part| part.chars().count());
-    first + parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| rest.chars().count())).sum::<usize>()
+    lines.iter().map(|line| columns_of(line)).collect()
 }
 
 /// Prints a line for each run that has changed since the last look, and for each that has ended.

@@ -43,6 +43,7 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         .app(app.clone())
         .commands(this_program()?)
         .fake_agent(this_program()?)
+        .step_tools(sprag_mcp::LocalStepTools::new(&app))
         .lease(lease)
         .dispatch_deadline(deadline)
         .queues(queues.iter().map(String::as_str))

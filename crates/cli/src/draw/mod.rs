@@ -48,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) always: bool,
     /// Its status in the run as people see it; none for a file.
     pub(crate) status: Option<String>,
+    /// The status that its sign stands for, also while it waits; none for a file.
+    pub(crate) sign: Option<String>,
     /// The number of its current attempt; 0 before the first one.
     pub(crate) attempt: u32,
     /// The round of its `repeat` and the most rounds; none for other steps.

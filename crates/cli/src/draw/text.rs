@@ -89,7 +89,7 @@ fn status(node: &Node) -> String {
 }
 
 fn sign(node: &Node, style: Style) -> String {
-    match &node.status {
+    match &node.sign {
         Some(status) => style.sign(status),
         None => "●".to_owned(),
     }
@@ -191,6 +191,7 @@ mod tests {
         let told = [("done", 1), ("failed", 3), ("running", 1), ("waiting", 0)];
         for (node, (status, attempt)) in graph.nodes.iter_mut().zip(told) {
             (node.status, node.attempt) = (Some(status.into()), attempt);
+            node.sign = node.status.clone();
         }
         graph.nodes[2].fan_out = Some("matrix ×6".into());
         graph.nodes[3].always = true;

@@ -78,7 +78,7 @@ fn head(name: &str, found: &[Found]) -> String {
 #
 #   sprag validate .sprag/pipelines/{name}.yaml    checks it
 #   sprag graph .sprag/pipelines/{name}.yaml       draws it
-#   sprag run .sprag/pipelines/{name}.yaml         runs it, in the folder you are in
+#   sprag run {name}                               runs it, in the folder of the project
 #
 # `sprag schema` prints a JSON Schema, with which editors complete and explain the keys.
 name: {name}

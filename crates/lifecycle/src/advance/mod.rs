@@ -7,13 +7,15 @@
 //! ```
 //!
 //! Any process may call it, any number of times. [`advance`] visits only the changed steps and their
-//! dependents, so its cost does not grow with the run. [`heal`] recounts everything and visits every step.
+//! dependents, so its cost does not grow with the run. [`heal()`] recounts everything and visits every step.
 //! Tests check that both make the same decisions.
 //!
 //! The functions are pure: they read a [`RunState`] and write their decisions to it, within one transaction of
 //! the store.
 
+mod heal;
 mod rework;
+mod services;
 mod tasks;
 mod walk;
 
@@ -21,9 +23,10 @@ use std::sync::Arc;
 
 use crate::{Plan, Policy, RunEvent, RunStatus, StepEvent, StepNo, StepStatus};
 
-pub use rework::{restart, resume_set};
+pub use heal::heal;
+pub use rework::{BackTo, restart, resume_set};
 pub use tasks::{TaskNeed, admit_items, cancel_item, reopen_item};
-pub use walk::{advance, heal};
+pub use walk::advance;
 
 /// A run, as the walk reads and writes it.
 pub trait RunState {

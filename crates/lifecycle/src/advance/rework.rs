@@ -101,24 +101,37 @@ pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Err
     Ok(set)
 }
 
+/// The place to which a person sends a run back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackTo {
+    /// The steps that are broken: a resume.
+    #[default]
+    Broken,
+    /// A step, of which nothing is kept.
+    Step(StepNo),
+    /// A step of the child run of this step or item, which is kept and goes back itself.
+    Inside(StepNo),
+}
+
 /// Resets these steps of a resumed or rewound run, whose epoch is already raised, and advances it. The
-/// completed items of a broken fan-out are kept, unless a step before it runs again or it is `afresh` itself.
-pub fn restart<S: RunState>(
-    state: &mut S,
-    set: &BTreeSet<StepNo>,
-    afresh: Option<StepNo>,
-) -> Result<(), S::Error> {
+/// completed items of a broken fan-out are kept, unless a step before it runs again or the run goes back to it.
+pub fn restart<S: RunState>(state: &mut S, set: &BTreeSet<StepNo>, to: BackTo) -> Result<(), S::Error> {
     let plan = state.plan();
+    let inside = match to {
+        BackTo::Inside(no) => Some((state.step(no)?.item_of.unwrap_or(no), no)),
+        BackTo::Broken | BackTo::Step(_) => None,
+    };
     for no in set {
         let step = state.step(*no)?;
         let stands = standing(&step, &plan.step(*no).policy);
         if step.status.is_settled() {
-            let keep = stands == Standing::Broken
-                && afresh != Some(*no)
+            let entered = inside.filter(|(of, _)| of == no).map(|(_, row)| row);
+            let keep = (stands == Standing::Broken || entered.is_some())
+                && to != BackTo::Step(*no)
                 && !plan.step(*no).needs.iter().any(|need| set.contains(need));
             state.move_step(*no, StepMove::Reset { keep })?;
             if keep && step.items.is_some() {
-                reset_items(state, *no, step.status)?;
+                reset_items(state, *no, step.status, entered)?;
             }
         }
         unsettle(state, stands)?;
@@ -127,8 +140,13 @@ pub fn restart<S: RunState>(
     super::advance(state, set.iter().copied())
 }
 
-/// Requeues the unsuccessful items; the others stay as they are.
-fn reset_items<S: RunState>(state: &mut S, of: StepNo, was: StepStatus) -> Result<(), S::Error> {
+/// Requeues the unsuccessful items, and the one whose child run goes back; the others stay as they are.
+fn reset_items<S: RunState>(
+    state: &mut S,
+    of: StepNo,
+    was: StepStatus,
+    entered: Option<StepNo>,
+) -> Result<(), S::Error> {
     let Some(mut items) = state.step(of)?.items else { return Ok(()) };
     let is_board = is_open(state.plan().step(of));
     for item in state.items(of, false)? {
@@ -137,7 +155,7 @@ fn reset_items<S: RunState>(state: &mut S, of: StepNo, was: StepStatus) -> Resul
         let skipped = is_board && status == StepStatus::Skipped;
         // A cancelled task stays cancelled, unless the whole board was cancelled.
         let cancelled = status == StepStatus::Cancelled && (!is_board || was == StepStatus::Cancelled);
-        if skipped || cancelled || status == StepStatus::Failed {
+        if skipped || cancelled || status == StepStatus::Failed || entered == Some(item) {
             state.move_step(item, StepMove::Reset { keep: true })?;
             items.settled = items.settled.saturating_sub(1);
             items.requeued += 1;

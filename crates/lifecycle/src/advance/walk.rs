@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::rework::{continue_rework, is_reset_by};
-use super::tasks::{is_open, notify_tasks, recount_tasks};
+use super::tasks::{is_open, notify_tasks};
 use super::{
     Items, Needs, NextRound, Quorum, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, quorum,
     standing,
@@ -29,54 +29,8 @@ pub fn advance<S: RunState>(
     Walk { plan: state.plan(), state, agenda: changed.into_iter().collect(), at_work: None }.run()
 }
 
-/// Recounts every need and every item from the steps themselves, then visits all steps.
-pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
-    if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
-        return Ok(());
-    }
-    let plan = state.plan();
-    let all = 0..plan.steps.len() as StepNo;
-    let mut standings = Vec::with_capacity(plan.steps.len());
-    for no in all.clone() {
-        let step = state.step(no)?;
-        standings.push(standing(&step, &plan.step(no).policy));
-        if let Some(items) = step.items {
-            recount_items(state, no, items)?;
-            if is_open(plan.step(no)) {
-                recount_tasks(state, no)?;
-            }
-        }
-    }
-    for no in all.clone() {
-        let needs = count(plan.step(no).needs.iter().map(|need| standings[*need as usize]));
-        if state.step(no)?.needs != needs {
-            state.set_needs(no, needs)?;
-        }
-    }
-    let counted = count(standings.iter().copied());
-    let tally = Tally { unsettled: counted.open, broken: counted.broken };
-    if state.run().tally != tally {
-        state.set_tally(tally)?;
-    }
-    // Report a failure that a crash kept from being reported.
-    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state, at_work: None };
-    walk.observe_failure()?;
-    walk.run()
-}
-
-fn recount_items<S: RunState>(state: &mut S, of: StepNo, was: Items) -> Result<(), S::Error> {
-    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, requeued: 0, ..was };
-    for item in state.items(of, false)? {
-        let item = state.step(item)?;
-        now.created += 1;
-        now.requeued += u32::from(is_requeued(&item));
-        count_item(&mut now, item.status);
-    }
-    if now == was { Ok(()) } else { state.set_items(of, now) }
-}
-
 /// Adds an item in this status to the counts.
-fn count_item(items: &mut Items, status: StepStatus) {
+pub(super) fn count_item(items: &mut Items, status: StepStatus) {
     items.settled += u32::from(status.is_settled());
     items.failed += u32::from(status == StepStatus::Failed);
     items.cancelled += u32::from(status == StepStatus::Cancelled);
@@ -126,10 +80,14 @@ enum Allowed {
 impl<S: RunState> Walk<'_, S> {
     /// Visits the steps of the agenda until it is empty, then settles the run if possible.
     pub(super) fn run(&mut self) -> Result<(), S::Error> {
-        while let Some(no) = self.agenda.pop_first() {
-            self.visit(no)?;
+        loop {
+            while let Some(no) = self.agenda.pop_first() {
+                self.visit(no)?;
+            }
+            if !self.end_services()? {
+                return self.finish();
+            }
         }
-        self.finish()
     }
 
     fn visit(&mut self, no: StepNo) -> Result<(), S::Error> {
@@ -176,6 +134,9 @@ impl<S: RunState> Walk<'_, S> {
                 return Ok(Allowed::Stop);
             }
         }
+        if self.planned(step).service && self.only_services_left()? {
+            return Ok(Allowed::Stop);
+        }
         let run = self.state.run().status;
         let starts = run.starts(self.planned(step).policy.always);
         Ok(if starts {
@@ -194,7 +155,10 @@ impl<S: RunState> Walk<'_, S> {
     fn visit_waiting(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
         if allowed != Allowed::Start {
             self.leave_queue(no)?;
-            return self.settle(no, StepMove::Cancelled);
+            // A service that no step can use any more is not missed.
+            let unused = self.planned(step).service;
+            let end = if unused { StepMove::Skipped { by_when: true } } else { StepMove::Cancelled };
+            return self.settle(no, end);
         }
         if !self.may_start(step)? {
             return Ok(());
@@ -343,6 +307,7 @@ impl<S: RunState> Walk<'_, S> {
     fn visit_working(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
         match step.work {
             _ if step.skipped_by_when => self.skip_working(no, step),
+            _ if self.planned(step).service && allowed == Allowed::Stop => self.skip_working(no, step),
             // The previous writer died before it created the work: create it now.
             Work::None if allowed == Allowed::Start => self.start_work(no),
             Work::None => self.settle(no, StepMove::Cancelled),
@@ -392,8 +357,9 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
-    /// Stops the work of a step that a person skips, and skips it once the work has ended. Work that succeeded before it
-    /// could be stopped counts.
+    /// Stops the work of a step that a person skips, or of a service that is not needed any more, and skips it once the
+    /// work has ended. Work that succeeded before it could be stopped counts; a worker reports so of a service that it
+    /// stopped.
     fn skip_working(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
         let has_begun = matches!(step.work, Work::Live { .. } | Work::Ended(WorkEnd::Succeeded));
         if step.status == StepStatus::Pending && has_begun {
@@ -594,7 +560,7 @@ impl<S: RunState> Walk<'_, S> {
     }
 
     /// Moves a running run with a broken step to failing, and revisits all unsettled steps.
-    fn observe_failure(&mut self) -> Result<(), S::Error> {
+    pub(super) fn observe_failure(&mut self) -> Result<(), S::Error> {
         let run = self.state.run();
         if run.status == RunStatus::Running && run.tally.broken > 0 {
             self.state.move_run(RunEvent::FailureObserved)?;

@@ -29,6 +29,7 @@ use serde_json::Value;
 pub use budget::Budget;
 pub(crate) use functions::NOW;
 pub(crate) use patterns::{check_glob, check_pattern, fits_glob, fits_pattern};
+pub(crate) use value::kind as kind_of;
 
 /// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]

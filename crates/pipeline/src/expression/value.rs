@@ -58,7 +58,7 @@ pub(super) fn from_integer(number: i128) -> Outcome<Value> {
 }
 
 /// Returns the kind of a value, for messages.
-pub(super) fn kind(value: &Value) -> &'static str {
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

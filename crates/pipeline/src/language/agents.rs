@@ -1,15 +1,21 @@
 //! The keys of steps that coding agents do.
 
-use super::{TIMEOUT, key, planned, required, word};
+use super::{TIMEOUT, key, required, word};
 use crate::form::Form::{self, Any, Either, Integer, Positive, Text};
 use crate::form::{Record, Rule};
+
+/// Names of agents.toml.
+const NAMES: Form = Form::List(&Text(Rule::Name), 1);
 
 /// A turn of a coding agent: exactly one of `prompt` and `prompt_file`.
 #[rustfmt::skip]
 pub(crate) static AGENT: Record = Record {
     what: "`agent`",
     keys: &[
-        required("use",    Text(Rule::Name),   "The agent: `claude`, `codex`, `gemini`, `opencode`, `qwen`, `fake`, or a name in agents.toml."),
+        required("use",    Either(&[Text(Rule::Name), Form::List(&Text(Rule::Name), 2)]),
+                                               "The agent: `claude`, `codex`, `gemini`, `opencode`, `qwen`, `fake`, or a name in agents.toml. A list gives the same work to several agents, each in a worktree of its own; one result counts."),
+        key("pick",        Either(&[Form::Word(&[word("ask")]), Form::Record(&PICK)]),
+                                               "The choice between the results of several agents: `ask` a person, which is the default, or an agent that judges."),
         key("model",       Text(Rule::Filled), "The model; by default the agent's own choice."),
         key("prompt",      Text(Rule::Filled), "The work to do, a template; the failure of the last attempt is added to it."),
         key("prompt_file", Text(Rule::Filled), "A file with the prompt, relative to this one; it is read when the pipeline is loaded."),
@@ -23,9 +29,21 @@ pub(crate) static AGENT: Record = Record {
         key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
         key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
         key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
-        planned("mcp",      "The MCP servers that the agent gets."),
+        key("mcp",         NAMES,              "The MCP servers that the agent gets: names of `[mcp.NAME]` in agents.toml, and `sprag`, a small set of tools for the step itself."),
+        key("board",       Text(Rule::Filled), "The board on which the tools of `mcp: [sprag]` claim tasks, a template."),
         key("on_limit",    Either(&[Form::Word(&[word("wait"), word("fail")]), Form::Record(&ON_LIMIT)]),
                                                "The reaction to a usage limit of the account: `wait` for its reset, which is the default, at most for a time, or `fail` at once."),
+    ],
+};
+
+/// An agent that judges the work of others.
+#[rustfmt::skip]
+pub(crate) static PICK: Record = Record {
+    what: "`pick`",
+    keys: &[
+        required("use", Text(Rule::Name),   "The agent that judges."),
+        key("model",    Text(Rule::Filled), "Its model; by default the agent's own choice."),
+        key("prompt",   Text(Rule::Filled), "The criteria, a template; the comparison of the results is added to it."),
     ],
 };
 
@@ -34,8 +52,8 @@ pub(crate) static AGENT: Record = Record {
 pub(crate) static ON_LIMIT: Record = Record {
     what: "`on_limit`",
     keys: &[
-        required("wait", TIMEOUT, "The longest wait for the reset; then the step fails."),
-        planned("fallback", "Other agents that take over."),
+        key("wait",     TIMEOUT, "The longest wait for the reset; then the step fails."),
+        key("fallback", NAMES,   "The agents that take over while the account is held: the first whose account is not held. The step waits only if all are held."),
     ],
 };
 
@@ -65,6 +83,7 @@ pub(crate) static BUDGET: Record = Record {
         key("turns",  Integer(1, 1_000_000),         "The most tool calls."),
         key("tokens", Integer(1, 1_000_000_000_000), "The most tokens, input and output together, as the agent reports them."),
         key("usd",    Positive(1_000_000.0),         "The most US dollars, as the agent computes them."),
-        planned("on_over", "The reaction to a spent budget; the step fails."),
+        key("on_over", Form::Word(&[word("fail"), word("ask")]),
+                                                     "The reaction to a spent budget: the step fails, which is the default, or asks a person whether to continue with the same budget again."),
     ],
 };

@@ -165,6 +165,25 @@ impl Trigger {
         template::holds(when, names, &Budget::default()).map_err(|why| format!("`when: {when}`: {why}"))
     }
 
+    /// Returns the values that the rule's condition reads from an event, such as `event.body.ref is "main"`. Lists and
+    /// objects are left out, and long texts are cut.
+    pub fn values_of_when(&self, names: &Value) -> Vec<String> {
+        /// The most values, and the most characters of one.
+        const MOST: (usize, usize) = (5, 80);
+        let when = self.when.as_deref().and_then(|when| template::condition(when).ok());
+        let read = template::names(when.unwrap_or_default());
+        let values = read.iter().filter_map(|name| {
+            let value = name.split('.').try_fold(names, |value, part| value.get(part))?;
+            (!value.is_object() && !value.is_array()).then(|| {
+                let text = value.to_string();
+                let short: String = text.chars().take(MOST.1).collect();
+                let rest = if short.len() < text.len() { "…" } else { "" };
+                format!("{name} is {short}{rest}")
+            })
+        });
+        values.take(MOST.0).collect()
+    }
+
     /// Renders a template of the rule as text.
     pub fn text(&self, template: &str, names: &Value) -> Result<String, String> {
         template::text(template, names, &Budget::default())

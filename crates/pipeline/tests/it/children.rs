@@ -90,3 +90,39 @@ fn inputs_are_checked_against_the_child() {
     assert_eq!(refused(folder.path(), "typo.yaml"), "the child pipeline has no input `whom`");
     assert!(refused(folder.path(), "broken.yaml").contains("a step has no key `rum`"));
 }
+
+#[test]
+fn all_errors_of_a_child_are_reported_at_their_places_once() {
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        "parent.yaml",
+        "steps:\n- {id: a, pipeline: sub/child.yaml}\n- {id: b, pipeline: sub/child.yaml}\n- {id: c, rum: x}\n",
+    );
+    write(folder.path(), "sub/child.yaml", "steps:\n- {id: a, rum: x}\n- {id: b, run: x, needs: z}\n");
+    let wrong = load(&folder.path().join("parent.yaml")).unwrap_err();
+    let places: Vec<String> = wrong
+        .iter()
+        .map(|one| {
+            let file = Path::new(&one.file).file_name().unwrap().to_string_lossy();
+            format!("{file}:{}:{}", one.line.unwrap(), one.column.unwrap())
+        })
+        .collect();
+    assert_eq!(
+        places,
+        ["parent.yaml:2:21", "child.yaml:2:11", "child.yaml:3:26", "parent.yaml:3:21", "parent.yaml:4:11"],
+        "{wrong}"
+    );
+    // Each is shown with a line of its own file.
+    assert!(wrong.to_string().contains("3 | - {id: b, run: x, needs: z}"), "{wrong}");
+}
+
+#[test]
+fn all_errors_of_further_pipelines_in_a_file_are_reported_at_their_places() {
+    let text = "steps:\n- {id: a, pipeline: {name: part}}\n- {id: b, pipeline: {name: part}}\n---\nname: part\nsteps:\n- {id: a, rum: x}\n\
+                - {id: b, run: x, needs: z}\n---\nname: alone\nsteps:\n- {id: a, rum: x}\n- {id: b, run: x, needs: z}\n";
+    let wrong = sprag_pipeline::parse("p.yaml", text).unwrap_err();
+    let places: Vec<_> = wrong.iter().map(|one| (one.line.unwrap(), one.column.unwrap())).collect();
+    assert_eq!(places, [(7, 11), (8, 26), (12, 11), (13, 26)], "{wrong}");
+    assert!(wrong.to_string().contains("13 | - {id: b, run: x, needs: z}"), "{wrong}");
+}

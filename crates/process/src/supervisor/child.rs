@@ -2,20 +2,30 @@
 //! dies.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::process::CommandExt,
     },
     path::Path,
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, setsid, waitpid,
+};
 
 use crate::{
     NotStarted, Order, Reason, Started, cgroup::Cgroup, limits::LimitGroup, sandbox, sys, table::Stat,
 };
+
+/// The exit code of a child that could not start its program. Its reason is reported separately.
+const EXEC_FAILED: i32 = 127;
 
 /// The running command and its output pipes.
 pub(super) struct Child {
@@ -55,28 +65,43 @@ pub(super) fn start(
         }
         None => (program.clone(), arguments.to_vec()),
     };
+    let no_pipes = |error: io::Error| {
+        not_started(NotStarted::Other, format!("could not make the output pipes: {error}"))
+    };
     let mut command = Command::new(&program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if let Some(wire) = order.wire {
-        let (input, output) = sys::inherited_pipes(wire.stdin, wire.stdout).map_err(|error| {
-            not_started(NotStarted::Other, format!("the pipes to the worker are missing: {error}"))
-        })?;
-        // The command owns them from here on: when it is dropped, this process holds neither end.
-        command.stdin(input).stdout(output);
-    }
+    let (err, their_err) = io::pipe().map_err(no_pipes)?;
+    // The command owns their ends from here on: when it is dropped, this process does not hold them.
+    command.args(arguments).stdin(Stdio::null()).stderr(their_err);
+    let out = match order.wire {
+        Some(wire) => {
+            let (input, output) = sys::inherited_pipes(wire.stdin, wire.stdout).map_err(|error| {
+                not_started(NotStarted::Other, format!("the pipes to the worker are missing: {error}"))
+            })?;
+            command.stdin(input).stdout(output);
+            None
+        }
+        None => {
+            let (out, theirs) = io::pipe().map_err(no_pipes)?;
+            command.stdout(theirs);
+            Some(OwnedFd::from(out))
+        }
+    };
     command.envs(&order.env);
     if let Some(dir) = &order.dir {
         command.current_dir(dir);
     }
     let supervisor = getpid();
-    // A cgroup with limits contains the tree as well.
-    let procs_file = match limits.and_then(LimitGroup::tree) {
-        Some(_) => None,
-        None => cgroup.and_then(|cgroup| cgroup.procs_file().ok()),
+    // Without the cgroup the supervisor can still stop the tree, but a limit of it must hold.
+    let is_limited = limits.and_then(LimitGroup::tree).is_some();
+    let procs_file = match cgroup.map(Cgroup::procs_file).transpose() {
+        Err(error) if is_limited => return Err(in_sandbox(error)),
+        file => file.unwrap_or_default(),
     };
     let limit_files =
         limits.map(LimitGroup::procs_files).transpose().map_err(in_sandbox)?.unwrap_or_default();
     let best_effort = order.sandbox.as_ref().is_some_and(|sandbox| sandbox.best_effort);
+    let is_inside = Arc::new(AtomicBool::new(false));
+    let starts_inside = Arc::clone(&is_inside);
     // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
@@ -86,9 +111,13 @@ pub(super) fn start(
             if getppid() != Some(supervisor) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            // Without the cgroup the supervisor can still stop the tree, so an error is ignored.
-            if let Some(procs_file) = &procs_file {
-                let _ = rustix::io::write(procs_file, b"0");
+            if let Some(procs_file) = &procs_file
+                && !starts_inside.load(Ordering::Relaxed)
+                && let Err(error) = rustix::io::write(procs_file, b"0")
+                && is_limited
+                && !best_effort
+            {
+                return Err(error.into());
             }
             for file in &limit_files {
                 if let Err(error) = rustix::io::write(file, b"0")
@@ -100,15 +129,44 @@ pub(super) fn start(
             sys::reset_signals()
         });
     }
-    let child = command.spawn().map_err(|error| explain(order, &program, &error))?;
-    let pid = child.id() as i32;
+    let pid = match cgroup.and_then(|cgroup| start_inside(&mut command, cgroup, &is_inside)) {
+        Some(started) => started,
+        None => command.spawn().map(|child| child.id() as i32),
+    };
+    let pid = pid.map_err(|error| explain(order, &program, &error))?;
     // It has not been reaped yet, so it is in the table, at least as a zombie.
     let start_time = Stat::of(pid).ok().flatten().map_or(0, |stat| stat.start_time);
-    let out = child.stdout.map(OwnedFd::from);
-    let (Some(err), true) = (child.stderr, out.is_some() || order.wire.is_some()) else {
-        return Err(not_started(NotStarted::Other, "the output pipes are missing".to_owned()));
-    };
     Ok(Child { started: Started { pid, start_time }, out, err: err.into() })
+}
+
+/// Starts a command in a cgroup, without the pause of a move. Returns `None` if this kernel cannot, or a filter of a
+/// container does not let it; the command then moves itself. Sets `is_inside` for the child.
+fn start_inside(command: &mut Command, cgroup: &Cgroup, is_inside: &AtomicBool) -> Option<io::Result<i32>> {
+    let folder = cgroup.folder().ok()?;
+    // It closes when the child starts its program, or tells why it could not.
+    let (mut failure, mut their_failure) = io::pipe().ok()?;
+    is_inside.store(true, Ordering::Relaxed);
+    // SAFETY: the supervisor has one thread.
+    let forked = unsafe { sys::fork_into(&folder) };
+    let Ok(forked) = forked else {
+        is_inside.store(false, Ordering::Relaxed);
+        return None;
+    };
+    let Some(pid) = forked else {
+        let code = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
+        let _ = their_failure.write_all(&code.to_ne_bytes());
+        sys::exit_now(EXEC_FAILED);
+    };
+    drop(their_failure);
+    let mut code = [0; 4];
+    Some(match failure.read_exact(&mut code) {
+        Ok(()) => {
+            // It has ended; the error below says why.
+            let _ = Pid::from_raw(pid).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(code)))
+        }
+        Err(_) => Ok(pid),
+    })
 }
 
 fn check_dir(dir: &Path) -> Result<(), Reason> {

@@ -33,15 +33,16 @@ impl TreeStop {
     /// Sends TERM to all processes. Returns the number of living ones.
     ///
     /// In a sandbox `main_pid` is bubblewrap, which has no handler for TERM and whose end kills the others at once. It
-    /// ends when the command does.
+    /// ends when the command does. After its end (`has_exited`) no process is left to ask.
     pub(super) fn start(
         reason: Reason,
         main_pid: i32,
         now_ms: u64,
         grace_ms: u64,
         is_isolated: bool,
+        has_exited: bool,
     ) -> (Self, u32) {
-        let terminated = terminate_all(main_pid, is_isolated);
+        let terminated = if is_isolated && has_exited { 0 } else { terminate_all(main_pid, is_isolated) };
         let stopping = TreeStop {
             reason,
             kill_at_ms: now_ms.saturating_add(grace_ms),

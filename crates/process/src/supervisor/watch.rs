@@ -179,9 +179,11 @@ impl<'l> Watch<'l> {
         }
         let exited = self.status.is_some();
         let reason = if exited { Reason::Exited } else { reason };
-        let (stopping, terminated) = TreeStop::start(reason, self.pid, now_ms, grace_ms, self.is_isolated);
+        let (stopping, terminated) =
+            TreeStop::start(reason, self.pid, now_ms, grace_ms, self.is_isolated, exited);
         self.stopping = Some(stopping);
-        if exited && terminated > 0 {
+        // The processes that are left after the kernel has killed one for its memory were not left behind on purpose.
+        if exited && terminated > 0 && self.memory_kills() == 0 {
             self.leftovers = terminated;
             self.sinks
                 .log

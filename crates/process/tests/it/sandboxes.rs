@@ -1,7 +1,8 @@
 //! Sandboxed commands: their trees, locks and leases are those of any command, and their start is not much slower.
 
 use sprag_process::{
-    Mount, Network, Order, Reason, Sandbox, boot_ms, is_held, machine_secrets, sandbox_support,
+    Limits, Mount, Network, Order, Reason, Sandbox, Stream, boot_ms, is_held, machine_secrets,
+    missing_limits, sandbox_support,
 };
 
 use crate::common::{Bench, eventually, run, signal, start, wait};
@@ -82,6 +83,29 @@ async fn s19_a_sandboxed_command_holds_no_descriptor_of_its_supervisor() {
     let open = std::fs::read_to_string(bench.path("fds")).unwrap();
     assert!(!open.contains("/lock") && !open.contains("memfd"), "{open}");
     assert_eq!(ended.leftovers, 0, "bubblewrap is not a process that the command left behind");
+}
+
+#[tokio::test]
+async fn s19_after_a_memory_kill_no_process_counts_as_left_behind() {
+    if !missing_limits().is_empty() {
+        println!("SKIPPED: limits cannot be enforced here: {}", missing_limits().join("; "));
+        return;
+    }
+    // The kernel kills `tail`, and the shell ends at once, with a process in the background.
+    let hog = "sleep 3600 & head -c 400m /dev/zero | tail -c 399m > /dev/null; exit 1";
+    let limits = Limits { memory_bytes: Some(48 << 20), ..Limits::default() };
+    for isolated in [false, true] {
+        if isolated && !works() {
+            return;
+        }
+        let bench = Bench::new();
+        let mut order = enclosed(&bench, hog);
+        order.sandbox = order.sandbox.map(|sandbox| Sandbox { isolated, limits, ..sandbox });
+        let ended = run(order).await;
+        assert_eq!((&ended.reason, ended.leftovers), (&Reason::MemoryLimit, 0), "{ended:?}");
+        let notes = bench.text(Stream::Note);
+        assert!(notes.contains("memory limit of 48 MiB") && !notes.contains("left behind"), "{notes}");
+    }
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::bodies::BodyOf;
 use crate::connections::origin_of;
 use crate::extract::{Json, RulePath, announced_too_long};
 use crate::guard::Peer;
@@ -76,11 +77,17 @@ async fn take(State(app): State<ServerState>, path: RulePath, request: Request) 
     }
     let endpoint = app.blocking(move |app| Ok(app.core().endpoint(&path.name())?)).await?;
     if announced_too_long(request.headers(), endpoint.max_body()) {
+        app.core().refuse_too_large(&endpoint);
         return Err(Problem::body_too_large(endpoint.max_body()));
     }
     let (parts, body) = request.into_parts();
-    // The bytes that are being read count for the rule.
-    let body = app.bodies().read(body, endpoint.max_body(), Some(endpoint.rule())).await?;
+    // The bytes that are being read count for the sender's address: nothing else is known of it yet.
+    let body = app.bodies().read(body, endpoint.max_body(), BodyOf::Sender(origin)).await;
+    let body = body.inspect_err(|problem| {
+        if problem.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16() {
+            app.core().refuse_too_large(&endpoint);
+        }
+    })?;
     let header =
         |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     match app.core().take_request(&endpoint, header, &body.bytes).await {

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use sprag_app::{
     LogHits, LogLines, LogPart, LogPlace, Row, RunId, RunWithPlan, Subscription, Topic, find_attempt,
-    log_place, read_lines, search_lines,
+    log_place, read_lines, search_lines, why_no_log,
 };
 use sprag_lifecycle::ExecutionId;
 use sprag_process::LogReader;
@@ -82,13 +82,15 @@ async fn log(
     Query(which): Query<Which>,
 ) -> Answer<Response> {
     let attempt = which.attempt;
-    let (execution, path, place) = app
+    let (execution, path, place, why) = app
         .blocking(move |app| {
             let (known, step) = RunWithPlan::load(app.core(), run)?.enter(app.core(), &step)?;
             let no = find(app, &known, &step)?;
             let row = find_attempt(app.core(), &known, no, attempt)?;
             let place = log_place(app.core(), app.files(), &row, &step)?;
-            Ok((row.id, app.files().log(row.id, &step), place))
+            let not_begun = app.core().step(known.id(), no)?.filter(|_| row.started_ms.is_none());
+            let why = not_begun.map(|step| why_no_log(app.core(), &known, &step)).transpose()?;
+            Ok((row.id, app.files().log(row.id, &step), place, why))
         })
         .await?;
     if which.follow {
@@ -101,7 +103,7 @@ async fn log(
     app.blocking(move |_| {
         let file = open_log(&path).map_err(|problem| match &place {
             LogPlace::Elsewhere { .. } => Problem::not_found(place.told().unwrap_or_default()),
-            _ => problem,
+            _ => why.map_or(problem, Problem::not_found),
         })?;
         let mut response = files::send(file, "text/plain; charset=utf-8", &headers, part)?;
         if let LogPlace::Partly { received, owed } = &place

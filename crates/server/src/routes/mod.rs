@@ -5,6 +5,7 @@ mod artifacts;
 mod audit;
 mod boards;
 mod changes;
+mod durations;
 mod environments;
 mod events;
 mod gates;
@@ -56,6 +57,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(runs::routes())
         .merge(steps::routes())
         .merge(changes::routes())
+        .merge(durations::routes())
         .merge(logs::routes())
         .merge(artifacts::routes())
         .merge(gates::routes())

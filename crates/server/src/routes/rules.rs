@@ -1,5 +1,7 @@
 //! Rules: what starts runs by itself, and the events that reached them.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sprag_app::rules::{
@@ -108,7 +110,8 @@ async fn apply(
     let (pipeline, file) = app
         .blocking(move |app| {
             let project = app.options().project.as_deref();
-            let loaded = pipelines::given(project, wanted.yaml.as_deref(), wanted.pipeline.as_deref())?;
+            let (yaml, name) = (wanted.yaml.as_deref(), wanted.pipeline.as_deref());
+            let loaded = pipelines::given(project, yaml, &BTreeMap::new(), name)?;
             let file = wanted.pipeline.and_then(|name| pipelines::file_of(project?, &name));
             let shown = file.map_or_else(|| "a request".to_owned(), |file| file.display().to_string());
             Ok((loaded.pipeline, shown))
@@ -294,7 +297,7 @@ async fn fire(
     OptionalJson(wanted): OptionalJson<Fire>,
 ) -> Answer<Json<DecisionView>> {
     let (event, decision) = app.core().fire_rule(&path.name(), wanted.event.as_ref()).await?;
-    Ok(Json(DecisionView::of(&decision, &event)))
+    Ok(Json(DecisionView::of(app.core().now(), &decision, &event)))
 }
 
 /// An event to test a rule with; without one, the next tick of its schedule.
@@ -325,18 +328,14 @@ async fn test(
     path: RulePath,
     OptionalJson(wanted): OptionalJson<Test>,
 ) -> Answer<Json<TestView>> {
-    let tested = app
-        .blocking(move |app| {
-            let (core, rule) = (app.core(), path.name());
-            Ok(match (wanted.at, wanted.recorded, wanted.event) {
-                (None, None, Some(event)) => core.test_given(&rule, &event)?,
-                (None, Some(event), None) => core.test_event(&rule, IdPath(event).number()?)?,
-                (Some(at), None, None) => core.test_rule(&rule, Some(time(&at)?))?,
-                (None, None, None) => core.test_rule(&rule, None)?,
-                _ => return Err(Problem::invalid("give one of `at`, `recorded` and `event`")),
-            })
-        })
-        .await?;
+    let (core, rule) = (app.core(), path.name());
+    let tested = match (wanted.at, wanted.recorded, wanted.event) {
+        (None, None, Some(event)) => core.test_given(&rule, &event).await?,
+        (None, Some(event), None) => core.test_event(&rule, IdPath(event).number()?).await?,
+        (Some(at), None, None) => core.test_rule(&rule, Some(time(&at)?)).await?,
+        (None, None, None) => core.test_rule(&rule, None).await?,
+        _ => return Err(Problem::invalid("give one of `at`, `recorded` and `event`")),
+    };
     Ok(Json(TestView::of(&tested)))
 }
 
@@ -394,5 +393,5 @@ async fn delivery(_: MayRead, State(app): State<ServerState>, id: IdPath) -> Ans
 )]
 async fn replay(_: MayRun, State(app): State<ServerState>, id: IdPath) -> Answer<Json<DecisionView>> {
     let (event, decision) = app.core().replay_event(id.number()?).await?;
-    Ok(Json(DecisionView::of(&decision, &event)))
+    Ok(Json(DecisionView::of(app.core().now(), &decision, &event)))
 }

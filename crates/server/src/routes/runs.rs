@@ -49,6 +49,9 @@ struct NewRun {
     /// The pipeline itself, in YAML.
     #[schema(example = "steps:\n  - id: hello\n    run: echo hello\n")]
     yaml: Option<String>,
+    /// The texts of the child pipelines and prompt files that `yaml` refers to, by their paths from its folder.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
     /// The name of one of the project's pipelines.
     pipeline: Option<String>,
     /// The run's inputs.
@@ -230,7 +233,8 @@ async fn create(
             let is_whole = wanted.only.is_empty() && wanted.from.is_none() && wanted.skip.is_empty();
             let by_name = wanted.pipeline.is_some() && wanted.dir.is_none() && is_whole;
             let project = app.options().project.as_deref();
-            let loaded = pipelines::given(project, wanted.yaml.as_deref(), wanted.pipeline.as_deref())?;
+            let yaml = wanted.yaml.as_deref();
+            let loaded = pipelines::given(project, yaml, &wanted.files, wanted.pipeline.as_deref())?;
             let selection = Selection { only: wanted.only, from: wanted.from, skip: wanted.skip };
             let pipeline = loaded.pipeline.select(&selection)?;
             let (plan, inputs) = pipelines::plan(&pipeline, &wanted.inputs)?;
@@ -363,7 +367,8 @@ async fn detail(app: &ServerState, run: RunId) -> Answer<Response> {
             let detail = RunDetail::of(&known.run, &known.plan, &steps, &missing);
             let outputs = app.core().run_outputs(&known.run)?;
             let detail = detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs);
-            Ok(RunDetail { status: detail.status.with_inner(app.core())?, ..detail })
+            let status = detail.status.with_items(app.core(), &known.plan, &steps)?;
+            Ok(RunDetail { status: status.with_inner(app.core())?, ..detail })
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));
@@ -434,7 +439,7 @@ async fn retry(
         return detail(&app, run).await;
     }
     let known = known(&app, run).await?;
-    let to = from.step.map(|step| known.step_no(&step)).transpose()?;
+    let to = from.step.map(|step| known.path_to(app.core(), &step)).transpose()?;
     if to.is_none() {
         app.core().require_retryable(run).await?;
     }
@@ -518,7 +523,7 @@ async fn rewind(
     Json(wanted): Json<RewindTo>,
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
-    let to = known.step_no(&wanted.to)?;
+    let to = known.path_to(app.core(), &wanted.to)?;
     sprag_app::resume_from(app.core(), &known, Some(to), None).await?;
     detail(&app, run).await
 }

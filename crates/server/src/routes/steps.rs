@@ -146,13 +146,13 @@ async fn executions(
     responses((status = 200, body = Explained), (status = 404, description = "Problem: there is no such run"))
 )]
 async fn explain(
-    _: MayRead,
+    MayRead(caller): MayRead,
     State(app): State<ServerState>,
     RunPath(run): RunPath,
 ) -> Answer<Json<Explained>> {
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
-        Ok(Json(sprag_app::explain(app.core(), &known)?))
+        Ok(Json(sprag_app::explain_with_inner(app.core(), &known, &caller.reach)?))
     })
     .await
 }

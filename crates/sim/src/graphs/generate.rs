@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Repeat, Spread, StepNo, WorkKind};
+use sprag_lifecycle::{
+    Backoff, Condition, OnFail, Plan, PlanStep, Policy, Repeat, SERVICE_PRIORITY, Spread, StepNo, WorkKind,
+};
 
 use super::script::{Chance, Fault, RunTest, Script, Scripts, WaitsFor};
 
@@ -60,6 +62,12 @@ fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) 
         steps.push(step);
     }
     mark_skips(chance, &mut steps);
+    if chance.one_in(4) {
+        for _ in 0..1 + chance.below(2) {
+            let service = service(chance, trouble, steps.len(), scripts);
+            steps.push(service);
+        }
+    }
     let name = format!("random-{}", scripts.0.len());
     let mut plan = Plan::new(name, steps).expect("needs and reworks reach back only");
     plan.max_parallel = chance.one_in(4).then(|| 1 + chance.below(3) as u32);
@@ -160,6 +168,33 @@ fn step(
         if let OnFail::Rework { max, .. } = step.policy.on_fail {
             script.rounds = chance.below(max as usize + 3) as u32;
         }
+    }
+    step.spec = scripts.0.len().to_string();
+    scripts.0.push(script);
+    step
+}
+
+/// Draws a service: an `always` step without needs that ends with its run.
+fn service(chance: &mut Chance, trouble: usize, no: usize, scripts: &mut Scripts) -> PlanStep {
+    let mut step = PlanStep::new(format!("s{no}"), Vec::new());
+    step.service = true;
+    step.priority = SERVICE_PRIORITY;
+    step.policy = Policy {
+        attempts: 1 + chance.below(3) as u32,
+        backoff: Backoff { delay_ms: *chance.pick(&[0, 7]), ..Backoff::default() },
+        on_fail: if chance.one_in(3) { OnFail::Continue } else { OnFail::Fail },
+        always: true,
+        losses: 3,
+        ..Policy::default()
+    };
+    let mut script = Script::default();
+    if chance.one_in(trouble) {
+        script.fault = match chance.below(4) {
+            0 => Fault::LosesWorker,
+            1 => Fault::Permanent,
+            _ => Fault::Tries(1 + chance.below(3) as u32),
+        };
+        script.epochs = 1 + chance.below(3) as u32;
     }
     step.spec = scripts.0.len().to_string();
     scripts.0.push(script);

@@ -206,6 +206,11 @@ impl GraphPlayer<'_> {
         (script, wrong)
     }
 
+    fn is_service(&mut self, step: &StepRow) -> bool {
+        let run = self.load::<RunRow>(step.run).expect("a step has a run");
+        self.tables.plan_of(&run).expect("a run has a plan").step(step.node()).service
+    }
+
     fn is_over(&mut self) -> bool {
         self.root_row().status().is_terminal()
     }
@@ -265,7 +270,10 @@ impl GraphPlayer<'_> {
             self.fire()?;
             self.answer()?;
         }
-        self.claim()?;
+        // Only the worker with the services of a run can claim its steps.
+        for _ in 0..WORKERS {
+            self.claim()?;
+        }
         for _ in 0..self.held.len() {
             self.finish_one()?;
         }
@@ -277,6 +285,7 @@ impl GraphPlayer<'_> {
             worker: 1 + self.chance.below(WORKERS) as i64,
             queues: vec!["default".into(), "other".into()],
             reserved_only: false,
+            services_only: false,
             lease_ms: LEASE_MS,
             nonce: 0,
         }
@@ -306,6 +315,11 @@ impl GraphPlayer<'_> {
             Fault::Tries(tries) => step.tries < tries,
             Fault::None | Fault::Permanent | Fault::Blocked | Fault::LosesWorker => true,
         };
+        if !execution.cancel_requested && !badly && self.is_service(&step) {
+            // It runs until it is asked to stop.
+            self.held.push(lease);
+            return Ok(());
+        }
         self.past.push(lease);
         let ending = if execution.cancel_requested && !self.chance.one_in(3) {
             Ending::Cancelled

@@ -192,6 +192,14 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
     let joins = plan.steps.iter().any(|step| step.quorum.is_some());
     for no in 0..count {
         let planned = plan.step(no);
+        if planned.service {
+            let (completed, broken, standing) = reader.service(no);
+            expected.completed.push(completed);
+            expected.broken.push(broken);
+            stands.push(standing);
+            dones.push((true, false));
+            continue;
+        }
         let needs = planned.needs.iter().map(|need| stands[*need as usize]);
         let met = match planned.quorum {
             None => Possible {
@@ -340,6 +348,27 @@ impl Reader<'_> {
             }
         }
         (statuses, standing, may_fail)
+    }
+
+    /// Returns the possible statuses of a service in a run that completes and in one that does not, and its possible
+    /// standings. A service is done when it was stopped, and skipped if it did not run at the end. One that fails may do so
+    /// before or after the end of the other steps.
+    fn service(&self, no: StepNo) -> (Allowed, Allowed, Possible) {
+        let (planned, script) = (self.plan.step(no), self.script(no));
+        let lasts = match script.fault {
+            Fault::None => false,
+            Fault::Tries(tries) => tries >= planned.policy.attempts,
+            Fault::Permanent | Fault::Blocked | Fault::LosesWorker => true,
+        };
+        let may_fail = lasts && script.fails(self.epoch, 0, None);
+        let stopped = Allowed::from([StepStatus::Done, StepStatus::Skipped]);
+        let mut with_failure = stopped.clone();
+        if may_fail {
+            with_failure.insert(StepStatus::Failed);
+        }
+        let completed = if is_tolerated(planned) { with_failure.clone() } else { stopped };
+        let failure = may_fail && !is_tolerated(planned);
+        (completed, with_failure, Possible { success: true, failure })
     }
 
     fn script(&self, no: StepNo) -> &Script {

@@ -192,6 +192,7 @@ impl AccountState {
             worker: 1,
             queues: vec![QUEUE.into()],
             reserved_only: false,
+            services_only: false,
             lease_ms: i64::MAX / 4,
             nonce: 0,
         };
@@ -292,7 +293,12 @@ fn reaches_the_end(mut state: AccountState) -> bool {
 }
 
 fn plan(maximum: u32) -> Arc<Plan> {
-    let account = PlanAccount { name: ACCOUNT.into(), max_parallel: maximum, longest_wait_ms: None };
+    let account = PlanAccount {
+        name: ACCOUNT.into(),
+        max_parallel: maximum,
+        longest_wait_ms: None,
+        fallbacks: Vec::new(),
+    };
     let step = PlanStep {
         account: Some(account),
         policy: Policy { attempts: 1, ..Policy::default() },

@@ -16,6 +16,7 @@ mod acts;
 pub mod boards;
 pub mod environments;
 mod quiet;
+pub mod rule_limits;
 pub mod rules;
 pub mod threads;
 
@@ -171,6 +172,7 @@ fn claimer(worker: usize) -> Claimer {
         worker: worker as i64 + 1,
         queues: vec!["default".into()],
         reserved_only: false,
+        services_only: false,
         lease_ms: LEASE_MS,
         nonce: 0,
     }

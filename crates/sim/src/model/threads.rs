@@ -197,6 +197,7 @@ impl ThreadState {
             worker: 1,
             queues: vec!["default".into()],
             reserved_only: false,
+            services_only: false,
             lease_ms: i64::MAX / 4,
             nonce: 0,
         };

@@ -28,6 +28,8 @@ pub struct Scenario {
     pub board: Arc<Plan>,
     /// The plan that an attached process executes.
     pub attached: Arc<Plan>,
+    /// The plan of the runs that rules start; none without rules.
+    pub ruled: Option<Arc<Plan>>,
     person_plan: BTreeMap<usize, PersonPlan>,
     fails_percent: usize,
     hangs_percent: usize,
@@ -87,6 +89,9 @@ pub fn scenario(world: &World, chance: &mut Chance, options: &Options) -> (Scena
             add("attached", Role::Attached, 0, 1, options.attached, chance);
             add("forgetter", Role::Collector, 0, 1, options.collectors, chance);
         }
+        if options.senders > 0 {
+            add("sender", Role::Sender, 1, options.senders, options.senders, chance);
+        }
         for person in add("person", Role::Person, 1, 2, options.persons, chance) {
             person_plan.insert(person, PersonPlan { plans: Vec::new(), restless });
         }
@@ -110,6 +115,12 @@ pub fn scenario(world: &World, chance: &mut Chance, options: &Options) -> (Scena
         attached = Arc::new(plan);
     }
     let board = board(chance, &mut scripts);
+    let ruled = (options.senders > 0).then(|| {
+        let mut plan = (*plan(chance, options, &mut scripts)).clone();
+        // A full group would be another reason for an event to start nothing.
+        plan.concurrency = None;
+        Arc::new(plan)
+    });
     for script in &mut scripts.0 {
         if let WaitsFor::Child(child) = &mut script.waits_for {
             *child = with_task_queue(child);
@@ -126,6 +137,7 @@ pub fn scenario(world: &World, chance: &mut Chance, options: &Options) -> (Scena
         length_ms: *chance.pick(&[20_000, 60_000, 120_000, 300_000]),
         board,
         attached,
+        ruled,
         person_plan,
         fails_percent: *chance.pick(&[0, 5, 20]),
         hangs_percent: *chance.pick(&[0, 0, 2, 10]),
@@ -197,6 +209,10 @@ impl SpecEvaluator for ScriptEvaluator {
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.scripts.items(step, names)
+    }
+
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        self.scripts.repeats(step, names)
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {

@@ -73,6 +73,8 @@ pub struct Options {
     pub attached: usize,
     /// The most programs that delete finished runs.
     pub collectors: usize,
+    /// The most senders, each with a rule of its own; none means no rules.
+    pub senders: usize,
     /// The most persons.
     pub persons: usize,
     /// The most runs that each person starts.
@@ -96,6 +98,7 @@ impl Default for Options {
             boards: 1,
             attached: 1,
             collectors: 1,
+            senders: 0,
             persons: 2,
             runs: 3,
             steps: 5,

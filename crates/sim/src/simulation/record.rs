@@ -65,6 +65,8 @@ pub enum Acknowledged {
     Answer(RunId, Id, Arc<str>),
     Task(RunId, StepNo),
     Completed(ExecutionId, Option<Arc<str>>),
+    /// The number of an event, by its rule and its key.
+    Event(Id, Arc<str>, Id),
 }
 
 /// The record of one world. See the module's documentation.
@@ -122,7 +124,7 @@ impl Record {
             let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { continue };
             match (entry.entity, entry.event) {
                 ("step", event)
-                    if [StepEvent::Reworked, StepEvent::Reset, StepEvent::Reopened]
+                    if [StepEvent::Reworked, StepEvent::Reset, StepEvent::Reopened, StepEvent::Repeated]
                         .iter()
                         .any(|back| back.as_str() == event) =>
                 {

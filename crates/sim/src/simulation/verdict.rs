@@ -1,9 +1,12 @@
 //! The end of a simulation: whether everything has ended, and whether every acknowledged result is stored.
 
-use sprag_lifecycle::{EnvironmentStatus, ExecutionStatus, RunId};
-use sprag_store::testing::{Backend, RawStore, Table};
-use sprag_store::{ExecutionRow, GateRow, Result, Row, RunRow, StepRow, WorkerRow};
+use std::collections::BTreeMap;
 
+use sprag_lifecycle::{EnforcementStatus, EnvironmentStatus, ExecutionStatus, RunId};
+use sprag_store::testing::{Backend, RawStore, Table};
+use sprag_store::{ENFORCEMENT_KEY, ExecutionRow, GateRow, Result, Row, RunRow, StepRow, WorkerRow};
+
+use super::programs::rules::{REQUESTS, TICKS};
 use super::record::Acknowledged;
 use super::world::{Role, World};
 use crate::check::{self, Violation};
@@ -18,6 +21,10 @@ pub fn is_over(world: &World) -> std::result::Result<(), String> {
         if let Some(process) = state.record.processes.iter().find(|process| process.alive) {
             return Err(format!("a process of {} is still running", process.lease.execution));
         }
+        let mut senders = state.nodes.iter().enumerate().filter(|(_, node)| node.role == Role::Sender);
+        if !senders.all(|(at, _)| state.record.done_persons.contains(&at)) {
+            return Err("a sender still has events to send".into());
+        }
         let mut persons = state.nodes.iter().enumerate().filter(|(_, node)| node.role == Role::Person);
         if world.options.runs > 0 && !persons.all(|(at, _)| state.record.done_persons.contains(&at)) {
             return Err("a person still has runs to start".into());
@@ -30,6 +37,12 @@ pub fn is_over(world: &World) -> std::result::Result<(), String> {
         if let Some(run) = db.live_runs(None, 1)?.first() {
             let row = Table::<RunRow>::load(db, *run)?;
             return Ok(Some(format!("{row:?} is not over; {:#?}", open_steps(db, *run)?)));
+        }
+        if let Some(row) = db.rules()?.into_iter().find(|row| row.next_ms.is_some()) {
+            return Ok(Some(format!("{row:?} has a tick to fire")));
+        }
+        if let Some(row) = db.enforcements_due(i64::MAX, 1)?.pop() {
+            return Ok(Some(format!("{row:?} is not decided")));
         }
         if let Some(row) = db.outbox_due(i64::MAX, 1)?.pop() {
             return Ok(Some(format!("{row:?} was not carried out")));
@@ -105,10 +118,14 @@ pub fn judge(world: &World) -> std::result::Result<(), Violation> {
         (record.acknowledged.clone(), record.effects_done.clone(), record.forgotten.clone())
     };
     let read = world.store.read(|db| {
-        for told in acknowledged.iter().filter(|told| !forgotten.contains(&told.run())) {
+        for told in acknowledged.iter().filter(|told| told.run().is_none_or(|run| !forgotten.contains(&run)))
+        {
             if let Some(wrong) = is_missing(db, told)? {
                 return Ok(Some(("what was acknowledged is there", wrong)));
             }
+        }
+        if let Some(wrong) = wrong_events(db)? {
+            return Ok(Some(wrong));
         }
         for run in db.runs(None, &[], MANY)? {
             // A process that was killed at its run's end has executed no effects, and without a server no other does.
@@ -141,13 +158,54 @@ pub fn judge(world: &World) -> std::result::Result<(), Violation> {
 }
 
 impl Acknowledged {
-    /// Returns the run that it concerns.
-    fn run(&self) -> RunId {
+    /// Returns the run that it concerns, if it concerns one.
+    fn run(&self) -> Option<RunId> {
         match self {
-            Acknowledged::Run(run) | Acknowledged::Answer(run, ..) | Acknowledged::Task(run, _) => *run,
-            Acknowledged::Completed(id, _) => id.run,
+            Acknowledged::Run(run) | Acknowledged::Answer(run, ..) | Acknowledged::Task(run, _) => Some(*run),
+            Acknowledged::Completed(id, _) => Some(id.run),
+            Acknowledged::Event(..) => None,
         }
     }
+}
+
+/// Checks that each rule has each of its ticks and requests once, each with one decision, and each run with one of them.
+fn wrong_events(db: &mut dyn Backend) -> Result<Option<(&'static str, String)>> {
+    let mut runs = BTreeMap::new();
+    for rule in db.rules()? {
+        let mut keys: Vec<String> =
+            db.deliveries(Some(rule.id), MANY)?.into_iter().map(|event| event.key.to_string()).collect();
+        keys.sort();
+        let mut expected: Vec<String> = (1..=TICKS).map(|n| format!("tick {n}")).collect();
+        expected.extend((0..REQUESTS).map(|n| format!("request {n}")));
+        expected.sort();
+        if keys != expected {
+            return Ok(Some(("R01 R15 each event is taken once", format!("{}: {keys:?}", rule.name))));
+        }
+        let decisions = db.enforcements_by(rule.id, MANY)?;
+        if decisions.len() != keys.len() {
+            return Ok(Some(("R23 each event has one decision", format!("{decisions:?}"))));
+        }
+        for row in decisions {
+            let is_fine = match row.status() {
+                EnforcementStatus::Requested => row.run.is_some_and(|run| runs.insert(run, row.id).is_none()),
+                EnforcementStatus::Skipped => row.reason.as_deref() == Some("the rule is paused"),
+                _ => false,
+            };
+            if !is_fine {
+                return Ok(Some((
+                    "R02 R10 each event has one run, unless its rule is paused",
+                    format!("{row:?}"),
+                )));
+            }
+        }
+    }
+    for run in db.runs(None, &[], MANY)? {
+        let of = run.idempotency_key.as_deref().and_then(|key| key.strip_prefix(ENFORCEMENT_KEY));
+        if of.is_some_and(|of| runs.get(&run.id).is_none_or(|id| id.to_string() != of)) {
+            return Ok(Some(("R02 each run of a rule has its event", format!("{run:?}"))));
+        }
+    }
+    Ok(None)
 }
 
 fn is_missing(db: &mut dyn Backend, told: &Acknowledged) -> Result<Option<String>> {
@@ -159,6 +217,9 @@ fn is_missing(db: &mut dyn Backend, told: &Acknowledged) -> Result<Option<String
         }
         Acknowledged::Completed(id, result) => Table::<ExecutionRow>::load(db, *id)?
             .is_some_and(|row| row.status() == ExecutionStatus::Completed && row.result == *result),
+        Acknowledged::Event(rule, key, event) => {
+            db.delivery_called(*rule, key)?.is_some_and(|row| row.id == *event)
+        }
     };
     Ok((!there).then(|| format!("{told:?}")))
 }

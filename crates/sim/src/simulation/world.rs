@@ -148,6 +148,8 @@ pub enum Role {
     Leader,
     /// A program that deletes runs which ended a while ago.
     Collector,
+    /// A sender of events to a rule, and the person who looks after the rule.
+    Sender,
 }
 
 /// A program on a host.

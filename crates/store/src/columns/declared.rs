@@ -135,9 +135,9 @@ rows! {
         changes {
             status, version, fence, pin as AbsentIsZero, cancel_requested, published_ms, owner, lease_until_ms,
             nonce, retriable, blocked, result as Json, started_ms, ended_ms, not_before_ms, account_generation,
-            limited_since_ms, limited_ms, thread as AbsentIsZero,
+            limited_since_ms, limited_ms, thread as AbsentIsZero, account as AbsentIsZero,
         }
-        fixed { epoch, queue, priority, created_ms, account as AbsentIsZero }
+        fixed { epoch, queue, priority, created_ms }
     }
     EnvironmentRow is "environment" in "environments" {
         key { id }

@@ -125,4 +125,9 @@ impl Boards for MemoryTx<'_> {
         let of = self.tables.boards.notes.iter().filter(|note| note.run == run && note.id > after);
         Ok(of.filter(|note| tag.is_none_or(|tag| tag == &*note.tag)).take(limit).cloned().collect())
     }
+
+    fn note_count(&mut self, run: RunId, tag: &str) -> Result<i64> {
+        let notes = self.tables.boards.notes.iter();
+        Ok(notes.filter(|note| note.run == run && &*note.tag == tag).count() as i64)
+    }
 }

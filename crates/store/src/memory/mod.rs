@@ -205,6 +205,7 @@ impl Tables {
             steps: steps.map(|(key, row)| (*key, row.clone())).collect(),
             executions: executions.map(|(id, row)| (*id, row.clone())).collect(),
             environments: self.environments.clone(),
+            enforcements: self.enforcements.clone(),
             gates: gates.map(|(id, gate)| (*id, gate.clone())).collect(),
             accounts: self.accounts.clone(),
             plans: self.plans.clone(),

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, StepStatus,
-    WorkerStatus,
+    EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, SERVICE_PRIORITY,
+    StepNo, StepStatus, WorkerStatus,
 };
 
 use super::{MemoryTx, REFUSALS_KEPT};
@@ -319,7 +319,10 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn in_flight(&mut self, queue: &str) -> Result<u32> {
-        let out = self.tables.executions.values().filter(|row| &*row.queue == queue && is_open(row.status()));
+        let counts = |row: &&ExecutionRow| {
+            &*row.queue == queue && is_open(row.status()) && row.priority != SERVICE_PRIORITY
+        };
+        let out = self.tables.executions.values().filter(counts);
         Ok(out.count() as u32)
     }
 

@@ -14,8 +14,8 @@ fn is_open(row: &EnforcementRow) -> bool {
     matches!(row.status(), EnforcementStatus::Created | EnforcementStatus::Held)
 }
 
-/// Returns the newest rows first, by their times and numbers.
-fn newest<T: Clone>(mut rows: Vec<T>, order: impl Fn(&T) -> (i64, Id), limit: usize) -> Vec<T> {
+/// Returns the newest rows first, by a key that begins with their times.
+fn newest<T: Clone, K: Ord>(mut rows: Vec<T>, order: impl Fn(&T) -> K, limit: usize) -> Vec<T> {
     rows.sort_by_key(|row| std::cmp::Reverse(order(row)));
     rows.truncate(limit);
     rows
@@ -86,7 +86,7 @@ impl Triggers for MemoryTx<'_> {
     fn deliveries(&mut self, rule: Option<Id>, limit: usize) -> Result<Vec<DeliveryRow>> {
         let of = |row: &&DeliveryRow| rule.is_none_or(|rule| row.rule == rule);
         let rows = self.tables.deliveries.values().filter(of).cloned().collect();
-        Ok(newest(rows, |row: &DeliveryRow| (row.received_ms, row.id), limit))
+        Ok(newest(rows, |row: &DeliveryRow| (row.received_ms, Arc::clone(&row.key), row.id), limit))
     }
 
     fn forget_deliveries(&mut self, before_ms: i64, limit: usize) -> Result<usize> {
@@ -134,5 +134,15 @@ impl Triggers for MemoryTx<'_> {
             row.rule == rule && row.status() == EnforcementStatus::Held && row.window.as_ref() == Some(window)
         };
         Ok(self.tables.enforcements.values().find(is).cloned())
+    }
+
+    fn held_for_rate(&mut self, rule: Id, first_ms: i64, id: Id) -> Result<Option<EnforcementRow>> {
+        let is = |row: &&EnforcementRow| {
+            row.rule == rule
+                && row.status() == EnforcementStatus::Held
+                && row.window.is_none()
+                && (row.first_ms, row.id) < (first_ms, id)
+        };
+        Ok(self.tables.enforcements.values().filter(is).max_by_key(|row| (row.due_ms, row.id)).cloned())
     }
 }

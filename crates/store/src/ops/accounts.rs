@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Account, AccountEvent, AccountPredicate, AccountStatus, Actor, Execution, ExecutionStatus, PlanAccount,
+    Account, AccountEvent, AccountPredicate, AccountStatus, Actor, Execution, ExecutionStatus,
 };
 
 use super::{Lease, release_until};
@@ -52,11 +52,11 @@ pub struct NewHold {
     pub reason: Option<Arc<str>>,
 }
 
-/// Finds the account of a plan's step, or creates it. Stores the limit that the plan gives it.
-pub(crate) fn account_of(session: &mut Session<'_>, planned: &PlanAccount) -> Result<AccountRow> {
-    let row = find_or_create(session, &planned.name)?;
-    if row.maximum != planned.max_parallel {
-        session.note::<AccountRow>(row.id, |row| row.maximum = planned.max_parallel)?;
+/// Finds an account of a plan's step, or creates it. Stores the limit that the plan gives it.
+pub(crate) fn account_of(session: &mut Session<'_>, name: &str, maximum: u32) -> Result<AccountRow> {
+    let row = find_or_create(session, name)?;
+    if row.maximum != maximum {
+        session.note::<AccountRow>(row.id, |row| row.maximum = maximum)?;
     }
     session.get::<AccountRow>(row.id)?.ok_or_else(|| Error::bug("an account that was just read is gone"))
 }

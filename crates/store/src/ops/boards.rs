@@ -146,6 +146,11 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     }
     let made_by = sprag_lifecycle::ExecutionId { run: board, step: TASKS, attempt: list.made_by };
     held.session.db().put_items(made_by, list.items.created, &values)?;
+    if !added.is_empty() {
+        let name = Arc::clone(&held.row()?.pipeline);
+        let plural = if added.len() == 1 { "" } else { "s" };
+        held.session.note_act("task.added", &format!("{name}: {} task{plural}", added.len()))?;
+    }
     admit_items(&mut held, TASKS, &added)?;
     Ok(numbers)
 }
@@ -228,7 +233,7 @@ fn resolve_needs(
 /// Cancels a task: immediately if no worker holds it, else the store notifies its holder.
 pub fn cancel_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
     let mut held = hold_task(session, board, no)?;
-    moved(&mut held, no, cancel_item)
+    moved(&mut held, no, cancel_item, "task.cancel_requested")
 }
 
 /// Retries a task that failed, was cancelled, or was skipped because of another.
@@ -239,16 +244,22 @@ pub fn retry_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result
         let why = format!("board {board} has ended: resume it to retry its failed tasks");
         return Err(Error::refused(illegal("run", status), why));
     }
-    moved(&mut held, no, reopen_item)
+    moved(&mut held, no, reopen_item, "task.retry_requested")
 }
 
 fn moved<'s, 'a>(
     held: &mut HeldRun<'s, 'a>,
     no: StepNo,
     act: impl FnOnce(&mut HeldRun<'s, 'a>, StepNo) -> Result<bool>,
+    word: &'static str,
 ) -> Result<TaskMoved> {
     let was = held.step_row(no)?.status();
-    Ok(if act(held, no)? { TaskMoved::Moved } else { TaskMoved::Already(was) })
+    if !act(held, no)? {
+        return Ok(TaskMoved::Already(was));
+    }
+    let board = held.row()?;
+    held.session.note_act(word, &format!("{} {no}", board.pipeline))?;
+    Ok(TaskMoved::Moved)
 }
 
 /// Closes a board: it takes no more tasks, and ends with the last of them. With `cancel_waiting`, cancels the tasks
@@ -257,6 +268,8 @@ pub fn close_board(session: &mut Session<'_>, board: RunId, cancel_waiting: bool
     let mut held = hold_open(session, board)?;
     held.session.note::<RunRow>(board, |row| row.open = false)?;
     mark_closed(held.session, board)?;
+    let name = Arc::clone(&held.row()?.pipeline);
+    held.session.note_act("board.closed", &name)?;
     if cancel_waiting {
         for no in held.items(TASKS, true)? {
             if held.step_row(no)?.status() != StepStatus::Running {
@@ -284,6 +297,7 @@ pub fn set_board_plan(
 ) -> Result<()> {
     let row = known(session, board)?;
     session.announce(Topic::Run(board));
+    session.note_act("board.changed", &row.name)?;
     session.db().change_board(&BoardRow {
         goal: goal.cloned().unwrap_or(row.goal),
         plan: plan.cloned().unwrap_or(row.plan),
@@ -299,7 +313,8 @@ pub fn add_note(
     tag: &Arc<str>,
     text: &Arc<str>,
 ) -> Result<i64> {
-    known(session, board)?;
+    let name = known(session, board)?.name;
+    session.note_act("note.added", &name)?;
     session.announce(Topic::Run(board));
     let at_ms = session.now().wall_ms;
     session.db().put_note(&NoteRow {
@@ -322,15 +337,38 @@ pub fn add_review_comment(
     author: &Arc<str>,
     text: &Arc<str>,
 ) -> Result<i64> {
+    add_run_note(session, run, author, &REVIEW_TAG.into(), text)
+}
+
+/// The most notes of one tag on a run that need not be a board. People read the last ones; agents may write in a loop.
+pub const MOST_RUN_NOTES: i64 = 1_000;
+
+/// Adds a note to a run that need not be a board, and returns its number.
+pub fn add_run_note(
+    session: &mut Session<'_>,
+    run: RunId,
+    author: &Arc<str>,
+    tag: &Arc<str>,
+    text: &Arc<str>,
+) -> Result<i64> {
     let row = Table::<RunRow>::load(session.db(), run)?;
     row.ok_or_else(|| Error::NoSuchRun(run.to_string()))?;
+    if session.db().note_count(run, tag)? >= MOST_RUN_NOTES {
+        let kind = tag.trim_start_matches('@');
+        return Err(Error::Invalid {
+            field: "text",
+            why: format!("run {run} has {MOST_RUN_NOTES} notes of kind {kind}, and takes no more"),
+        });
+    }
+    let act = if **tag == *REVIEW_TAG { "comment.added" } else { "note.added" };
+    session.note_act(act, &run.to_string())?;
     session.announce(Topic::Run(run));
     let at_ms = session.now().wall_ms;
     session.db().put_note(&NoteRow {
         id: 0,
         run,
         author: Arc::clone(author),
-        tag: REVIEW_TAG.into(),
+        tag: Arc::clone(tag),
         text: Arc::clone(text),
         at_ms,
     })

@@ -257,6 +257,7 @@ pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
         return Ok(false);
     }
     session.note::<EnvironmentRow>(id, |row| row.cleanup_requested = true)?;
+    session.note_act("environment.cleanup_requested", &id.to_string())?;
     Ok(true)
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, advance, heal, mutant};
 
-use crate::accounts::busy;
+use crate::accounts::{AccountBusy, busy};
 use crate::backend::QueueRow;
 use crate::error::Result;
-use crate::rows::{AccountRow, ExecutionRow, Id, Row, StepRow};
+use crate::rows::{AccountRow, ExecutionRow, Id, Row, RunRow, StepRow, account_id};
 use crate::run_state::{HeldRun, has_queue_place};
 use crate::session::Session;
 
@@ -128,14 +128,26 @@ pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Resul
         let is_last = page.len() < limit;
         for id in page {
             let account = session.get::<ExecutionRow>(id)?.and_then(|row| row.account);
-            if account.is_some_and(|account| without.contains(&account)) || !tried.insert(id) {
+            if !tried.insert(id) {
                 continue;
             }
+            let fallbacks = if account.is_some() { fallbacks(session, id)? } else { Vec::new() };
             if let Some(account) = account
-                && is_without_place(session, account)?
+                && fallbacks.is_empty()
             {
-                without.push(account);
-            } else if schedule(session, id)? {
+                if without.contains(&account) {
+                    continue;
+                }
+                if is_without_place(session, account)? {
+                    without.push(account);
+                    continue;
+                }
+            }
+            // An execution with fallbacks waits for any of its accounts, whichever its row names.
+            if !fallbacks.is_empty() && !has_any_place(session, &fallbacks)? {
+                continue;
+            }
+            if schedule(session, id)? {
                 handed_over += 1;
             } else if !has_queue_place(session, queue)? {
                 return Ok(handed_over);
@@ -145,6 +157,33 @@ pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Resul
             return Ok(handed_over);
         }
     }
+}
+
+/// Returns the accounts that a step's agent may use, if it has fallbacks: its own, then the others in order.
+fn fallbacks(session: &mut Session<'_>, id: ExecutionId) -> Result<Vec<Id>> {
+    let (Some(run), Some(step)) =
+        (session.get::<RunRow>(id.run)?, session.get::<StepRow>((id.run, id.step))?)
+    else {
+        return Ok(Vec::new());
+    };
+    let plan = session.plan(id.run, run.plan)?;
+    let planned = plan.step(step.node()).account.as_ref().filter(|account| !account.fallbacks.is_empty());
+    Ok(planned
+        .map_or_else(Vec::new, |account| account.candidates().map(|(name, _)| account_id(name)).collect()))
+}
+
+/// Whether one of these accounts has a place. A step whose own account is full waits for it: fallbacks are for holds.
+fn has_any_place(session: &mut Session<'_>, accounts: &[Id]) -> Result<bool> {
+    for (at, account) in accounts.iter().enumerate() {
+        let Some(row) = session.get::<AccountRow>(*account)? else { return Ok(true) };
+        let (now, out) = (session.now(), super::out_of_account(session, *account)?);
+        match busy(&row, &out, now) {
+            None => return Ok(true),
+            Some(AccountBusy::Full | AccountBusy::Probing) if at == 0 => return Ok(false),
+            Some(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Whether an account has no place for one more execution. Writes nothing, unlike the hand-over that would find out too.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{EnvironmentStatus, ExecutionId, RunId};
 
-use super::environment_of;
 use super::environments::is_nowhere;
+use super::{Claimer, environment_of};
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
@@ -29,8 +29,10 @@ pub fn could_take(db: &mut dyn Backend, worker: &WorkerRow, row: &ExecutionRow) 
 }
 
 /// Whether this worker may receive an execution of a queue that it serves.
-pub(super) fn is_for(session: &mut Session<'_>, worker: Id, id: ExecutionId) -> Result<bool> {
-    Ok(has_labels(session, worker, id)? && !works_elsewhere(session, worker, id.run)?)
+pub(super) fn is_for(session: &mut Session<'_>, claimer: &Claimer, id: ExecutionId) -> Result<bool> {
+    Ok(has_labels(session, claimer.worker, id)?
+        && !works_elsewhere(session, claimer.worker, id.run)?
+        && super::has_services(session, claimer, id)?)
 }
 
 /// Whether the worker has the labels that the step requires. An execution that is reserved to it needs no labels.

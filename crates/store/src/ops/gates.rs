@@ -119,6 +119,7 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
         }
         Some(_) => {}
     }
+    session.note_act("signal.sent", &format!("{run} {name}"))?;
     let gates = session.db().open_gates(run)?;
     let waiting = gates.into_iter().find(|gate| gate.kind == GateKind::Signal && &*gate.question == name);
     match waiting {

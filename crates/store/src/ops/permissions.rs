@@ -63,6 +63,26 @@ pub enum PermissionState {
     NotHeld,
 }
 
+/// The state of a question that an agent asks a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuestionState {
+    /// There is no answer yet.
+    Open,
+    /// A person has answered.
+    Answered {
+        /// The choice.
+        choice: String,
+        /// The person's comment.
+        comment: Option<String>,
+    },
+    /// There was no answer in time.
+    Expired,
+    /// Another question of the same step is open.
+    Busy,
+    /// The asker does not hold the step any more, or was asked to stop.
+    NotHeld,
+}
+
 /// Returns the number of a gate for this request.
 fn gate_id(id: ExecutionId, key: &str, number: u32) -> Id {
     (fnv(&format!("permission {} {} {key} {number}", id.run, id.step)) >> 2) as Id + 1
@@ -85,19 +105,93 @@ pub fn ask_permission(
     lease: Lease,
     asked: &PermissionAsk,
 ) -> Result<PermissionState> {
+    Ok(match ask(session, lease, asked, &["allow", "deny"])? {
+        Asked::Open => PermissionState::Open,
+        Asked::Answered(answer) => PermissionState::Answered {
+            approved: answer["approved"] == true,
+            comment: answer["comment"].as_str().map(str::to_owned),
+        },
+        Asked::Expired => PermissionState::Expired,
+        Asked::NotHeld => PermissionState::NotHeld,
+    })
+}
+
+/// Asks a question of an agent, or returns its state if the same was asked before. The agent may ask for a permission at
+/// the same time; a step shows one question at a time, and the one that is open stays.
+pub fn ask_question(
+    session: &mut Session<'_>,
+    lease: Lease,
+    asked: &PermissionAsk,
+    choices: &[String],
+) -> Result<QuestionState> {
+    let id = lease.execution;
+    let shown = session.get::<StepRow>((id.run, id.step))?.and_then(|step| step.work);
+    if let Some(shown) = shown
+        && let Some(row) = session.get::<GateRow>(shown)?
+        && row.status() == GateStatus::Open
+        && permission(&row).is_some_and(|other| other["key"] != *asked.key)
+    {
+        return Ok(QuestionState::Busy);
+    }
+    let choices: Vec<&str> = choices.iter().map(String::as_str).collect();
+    Ok(match ask(session, lease, asked, &choices)? {
+        Asked::Open => QuestionState::Open,
+        Asked::Answered(answer) => QuestionState::Answered {
+            choice: answer["choice"].as_str().unwrap_or_default().to_owned(),
+            comment: answer["comment"].as_str().map(str::to_owned),
+        },
+        Asked::Expired => QuestionState::Expired,
+        Asked::NotHeld => QuestionState::NotHeld,
+    })
+}
+
+/// Refuses a write of a step's agent, unless the step's execution runs under this fence and was not told to stop.
+pub(crate) fn require_step(session: &mut Session<'_>, lease: Lease) -> Result<()> {
+    let now_ms = session.now().steady_ms;
+    match why_void(session.get::<ExecutionRow>(lease.execution)?.as_ref(), lease, now_ms) {
+        None => Ok(()),
+        Some(why) => Err(Error::Forbidden { why: format!("the attempt that this token belongs to {why}") }),
+    }
+}
+
+/// Returns the reason why the token of an execution is void; none if it is valid.
+pub fn why_void(row: Option<&ExecutionRow>, lease: Lease, now_ms: i64) -> Option<&'static str> {
+    let Some(row) = row else { return Some("does not exist any more") };
+    if row.status().is_terminal() {
+        Some("has ended")
+    } else if row.status() != ExecutionStatus::Running || row.fence != lease.fence {
+        Some("belongs to another worker now")
+    } else if row.cancel_requested {
+        Some("was cancelled")
+    } else if row.lease_until_ms <= now_ms {
+        Some("has no live worker")
+    } else {
+        None
+    }
+}
+
+/// The state of a question, with the whole answer.
+enum Asked {
+    Open,
+    Answered(Value),
+    Expired,
+    NotHeld,
+}
+
+fn ask(session: &mut Session<'_>, lease: Lease, asked: &PermissionAsk, choices: &[&str]) -> Result<Asked> {
     let id = lease.execution;
     let is_held = session.get::<ExecutionRow>(id)?.is_some_and(|row| {
         row.status() == ExecutionStatus::Running && row.fence == lease.fence && !row.cancel_requested
     });
     if !is_held {
-        return Ok(PermissionState::NotHeld);
+        return Ok(Asked::NotHeld);
     }
     // An answer belongs to one request of one process.
     let user = format!("{} {} {}", id.attempt, lease.fence, asked.request);
     for number in 0..MOST_EQUAL {
         let gate = gate_id(id, &asked.key, number);
         let Some(row) = session.get::<GateRow>(gate)? else {
-            return open(session, lease, gate, asked);
+            return open(session, lease, gate, asked, choices).map(|()| Asked::Open);
         };
         let is_same = (row.run, row.step) == (id.run, id.step)
             && permission(&row).is_some_and(|permission| permission["key"] == *asked.key);
@@ -107,10 +201,10 @@ pub fn ask_permission(
         match row.status() {
             GateStatus::Open => {
                 if expire_if_due(session, &row)? {
-                    return Ok(PermissionState::Expired);
+                    return Ok(Asked::Expired);
                 }
                 show(session, id, gate)?;
-                return Ok(PermissionState::Open);
+                return Ok(Asked::Open);
             }
             GateStatus::Answered => {
                 let mut answer: Value = row
@@ -127,10 +221,7 @@ pub fn ask_permission(
                     Some(former) if former == user || mutant!(AnswerUsedTwice) => {}
                     Some(_) => continue,
                 }
-                return Ok(PermissionState::Answered {
-                    approved: answer["approved"] == true,
-                    comment: answer["comment"].as_str().map(str::to_owned),
-                });
+                return Ok(Asked::Answered(answer));
             }
             GateStatus::Expired | GateStatus::Cancelled => {}
         }
@@ -139,11 +230,17 @@ pub fn ask_permission(
 }
 
 /// Opens a gate for a request.
-fn open(session: &mut Session<'_>, lease: Lease, gate: Id, asked: &PermissionAsk) -> Result<PermissionState> {
+fn open(
+    session: &mut Session<'_>,
+    lease: Lease,
+    gate: Id,
+    asked: &PermissionAsk,
+    choices: &[&str],
+) -> Result<()> {
     let id = lease.execution;
     let question = serde_json::json!({
         "ask": asked.ask,
-        "choices": ["allow", "deny"],
+        "choices": choices,
         "permission": { "key": asked.key, "details": asked.details },
     })
     .to_string();
@@ -173,8 +270,7 @@ fn open(session: &mut Session<'_>, lease: Lease, gate: Id, asked: &PermissionAsk
         "gate.opened",
         Actor::Worker,
     );
-    show(session, id, gate)?;
-    Ok(PermissionState::Open)
+    show(session, id, gate)
 }
 
 /// Makes a gate the one for which the step waits, and withdraws another one.

@@ -168,6 +168,10 @@ pub fn forget_runs(session: &mut Session<'_>, runs: &[RunId], before_ms: i64, bi
             gone.extend(row.filter(|row| why_not(row, before_ms, &hooks, now).is_none()));
         }
         session.db().forget_runs(&gone)?;
+        if !gone.is_empty() {
+            let plural = if gone.len() == 1 { "" } else { "s" };
+            session.note_act("runs.deleted", &format!("{} run{plural}", gone.len()))?;
+        }
         forgot.runs.extend(gone.iter().map(|row| row.id));
     }
 }

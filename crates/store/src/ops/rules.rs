@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RuleEvent, RuleStatus, RunStatus, TriggerRule,
-    mutant,
+    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RuleEvent, RuleStatus, RunId, RunStatus,
+    TriggerRule, mutant,
 };
 
 use super::{
@@ -36,8 +36,11 @@ pub struct NewRule {
     pub name: Arc<str>,
     /// The definition, as JSON.
     pub definition: Arc<str>,
-    /// The hash of the definition.
+    /// The hash of what the rule does: of its definition without the file and the folder.
     pub hash: Arc<str>,
+    /// Whether no person asked for it, but a server that starts. Then a retired rule stays retired, and a rule with the
+    /// same hash stays with the file and the folder that it has.
+    pub auto: bool,
     /// The word of the source of its events.
     pub source: &'static str,
     /// The first tick.
@@ -64,18 +67,24 @@ pub enum RuleApplied {
     Changed(Id),
     /// The rule had this definition.
     Unchanged(Id),
+    /// The rule is retired, and stays so because no person asked for it.
+    StaysRetired(Id),
 }
 
 impl RuleApplied {
     /// Returns the rule's number.
     pub fn id(self) -> Id {
         match self {
-            RuleApplied::New(id) | RuleApplied::Changed(id) | RuleApplied::Unchanged(id) => id,
+            RuleApplied::New(id)
+            | RuleApplied::Changed(id)
+            | RuleApplied::Unchanged(id)
+            | RuleApplied::StaysRetired(id) => id,
         }
     }
 }
 
-/// Applies a definition to a rule. The same definition changes nothing; a new one takes effect at once.
+/// Applies a definition to a rule. The same definition changes nothing; a new one takes effect at once, and one that only
+/// names another file or folder leaves the rule's ticks as they are.
 pub fn apply_rule(session: &mut Session<'_>, new: &NewRule) -> Result<RuleApplied> {
     let cursor = match new.cursor {
         Some(cursor) => cursor,
@@ -110,20 +119,27 @@ pub fn apply_rule(session: &mut Session<'_>, new: &NewRule) -> Result<RuleApplie
     let id = found.id;
     let Some(row) = session.get::<RuleRow>(id)? else { return Err(gone(id)) };
     let is_in_use = matches!(row.status(), RuleStatus::Active | RuleStatus::Paused);
-    if row.hash == new.hash && is_in_use {
+    if new.auto && row.status() == RuleStatus::Retired {
+        return Ok(RuleApplied::StaysRetired(id));
+    }
+    let does_the_same = row.hash == new.hash && is_in_use;
+    if does_the_same && (new.auto || row.definition == new.definition) {
         return Ok(RuleApplied::Unchanged(id));
     }
     let keeps_reason = row.status() == RuleStatus::Paused;
     // A changed rule still sees what it had not looked at yet. The cursor of a schedule is a time, of which the caller
     // has settled the ticks before.
     let keeps_cursor = is_in_use && *row.source == *new.source && new.source != "schedule";
+    let keeps_cursor = keeps_cursor || does_the_same;
     let change = |row: &mut RuleRow| {
         row.generation += 1;
         row.definition = Arc::clone(&new.definition);
         row.hash = Arc::clone(&new.hash);
         row.source = new.source.into();
-        row.next_ms = next_ms;
-        row.next_key = next_key;
+        if !does_the_same {
+            row.next_ms = next_ms;
+            row.next_key = next_key;
+        }
         if !keeps_cursor {
             row.cursor = cursor;
             row.watched = None;
@@ -361,6 +377,23 @@ pub fn decide_enforcement(
     settle(session, id, &rule, decision)
 }
 
+/// Decides an event as firing would, for a caller that undoes all of it. Returns the decision.
+pub fn try_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: &NewDelivery,
+    decision: &TriggerDecision,
+) -> Result<EnforcementRow> {
+    let Some(rule) = session.get::<RuleRow>(id)? else { return Err(gone(id)) };
+    store_event(session, id, event)?;
+    if rule.status() == RuleStatus::Active {
+        settle(session, event.enforcement, &rule, decision)?;
+    } else {
+        skip(session, event.enforcement, &rule, &format!("the rule is {}", rule.status()))?;
+    }
+    session.get::<EnforcementRow>(event.enforcement)?.ok_or_else(|| gone(id))
+}
+
 /// Stores an event and its first enforcement.
 fn store_event(session: &mut Session<'_>, rule: Id, event: &NewDelivery) -> Result<()> {
     create_enforcement(session, event.enforcement, rule, event.id, 1);
@@ -388,7 +421,7 @@ fn create_enforcement(session: &mut Session<'_>, id: Id, rule: Id, event: Id, ge
         generation,
         run: None,
         reason: None,
-        due_ms: 0,
+        due_ms: now.steady_ms,
         first_ms: now.steady_ms,
         window: None,
         created_ms: now.wall_ms,
@@ -422,17 +455,20 @@ fn start(session: &mut Session<'_>, id: Id, rule: &RuleRow, wanted: &TriggeredRu
         // The generic cell rate algorithm: each run uses up the time that it may take on average.
         let each_ms = (rate.per_ms / rate.limit.max(1)).max(1);
         let free_ms = rule.rate_ms - (rate.per_ms - each_ms);
-        if free_ms > now_ms {
-            if !rate.hold {
-                return skip(session, id, rule, "more events than its rate allows");
+        if free_ms > now_ms && !rate.hold {
+            return skip(session, id, rule, "more events than its rate allows");
+        }
+        if rate.hold {
+            // Each waiter has a time of its own behind the older ones, so that it wakes once and none overtakes it.
+            let before = session.db().held_for_rate(rule.id, row.first_ms, id)?;
+            let before = before.filter(|_| !mutant!(RateOvertaken));
+            let due_ms = before.map_or(free_ms, |before| free_ms.max(before.due_ms.max(now_ms) + each_ms));
+            if due_ms > now_ms {
+                return hold(session, &row, rule, due_ms, row.first_ms, None, "waits for its rate");
             }
-            return hold(session, &row, rule, free_ms, row.first_ms, None, "waits for its rate");
         }
     }
-    let earlier = match rule.run {
-        Some(run) => session.get::<RunRow>(run)?.filter(|run| !run.status().is_terminal()),
-        None => None,
-    };
+    let earlier = live_run(session, rule, wanted)?;
     match (wanted.overlap, &earlier) {
         (Overlap::Skip, Some(run)) => {
             return skip(session, id, rule, &format!("run {} of this rule has not ended", run.id));
@@ -476,6 +512,21 @@ fn start(session: &mut Session<'_>, id: Id, rule: &RuleRow, wanted: &TriggeredRu
         }
     })?;
     require(outcome, Settled::Requested(run))
+}
+
+/// Returns a live run of a rule: the last one that it started, or an older one that was resumed.
+fn live_run(session: &mut Session<'_>, rule: &RuleRow, wanted: &TriggeredRun) -> Result<Option<RunRow>> {
+    let mut runs: Vec<RunId> = rule.run.into_iter().collect();
+    if let Some(group) = &wanted.new.plan.second_group {
+        runs.extend(session.places_of(group)?);
+    }
+    for run in runs {
+        let row = session.get::<RunRow>(run)?.filter(|run| !run.status().is_terminal());
+        if row.is_some() {
+            return Ok(row);
+        }
+    }
+    Ok(None)
 }
 
 /// The prefix of the idempotency keys of runs that rules start. Other requests cannot use it.

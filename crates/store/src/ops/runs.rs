@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionStatus, Needs, OnConflict, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove,
-    StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
+    Actor, BackTo, ExecutionStatus, Needs, OnConflict, Plan, Run, RunEvent, RunId, RunState, RunStatus,
+    StepMove, StepNo, StepStatus, Tally, WorkKind, advance, mutant, restart, resume_set,
 };
 
 use super::{NewWorker, illegal};
@@ -293,17 +293,35 @@ fn keep_plan(session: &mut Session<'_>, mut hash: i64, plan: &Arc<Plan>) -> Resu
     Ok(hash)
 }
 
-/// Starts a queued run, if its group has a free place; `None` if it has to wait.
+/// Returns the first group of a run that has no free place.
+fn full_group(session: &mut Session<'_>, run: &RunRow, plan: &Plan) -> Result<Option<Arc<str>>> {
+    let first = run.group.clone().zip(plan.concurrency.as_ref().map(|limits| limits.limit as usize));
+    let second = plan.second_group.clone().filter(|_| !mutant!(SecondGroupIgnored)).map(|group| (group, 1));
+    for (group, limit) in first.into_iter().chain(second) {
+        if session.places_of(&group)?.len() >= limit {
+            return Ok(Some(group));
+        }
+    }
+    Ok(None)
+}
+
+/// Gives a run a place in each of its groups.
+fn take_places(session: &mut Session<'_>, run: &RunRow, plan: &Plan) {
+    for group in run.group.iter().chain(&plan.second_group) {
+        session.set_place(group, run.id, true);
+    }
+}
+
+/// Starts a queued run, if its groups have a free place; `None` if it has to wait.
 pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<Run>>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Some(Outcome::NotFound)) };
     let run = held.row()?;
-    if run.status() == RunStatus::Queued
-        && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
-    {
-        if held.session.places_of(group)?.len() >= limits.limit as usize && !mutant!(GroupLimitIgnored) {
+    if run.status() == RunStatus::Queued {
+        let plan = held.plan();
+        if full_group(held.session, &run, &plan)?.is_some() && !mutant!(GroupLimitIgnored) {
             return Ok(None);
         }
-        held.session.set_place(group, id, true);
+        take_places(held.session, &run, &plan);
     }
     let outcome = report_run(held.session, &run, RunEvent::Started, Actor::Executor)?;
     if outcome.is_applied() {
@@ -379,13 +397,43 @@ enum Reserve<'a> {
 /// Retries failed and cancelled steps, and keeps the finished ones. Reserves the run to `worker`.
 pub fn resume_run(session: &mut Session<'_>, id: RunId, worker: Option<&NewWorker>) -> Result<Outcome<Run>> {
     refuse_child(session, id)?;
-    again(session, id, Reserve::For(worker), RunEvent::Resumed, None, |held| resume_set(held))
+    again(session, id, Reserve::For(worker), RunEvent::Resumed, BackTo::Broken, |held| resume_set(held))
 }
 
-/// Resumes the child run of a step that continues.
+/// Resumes the child run of a step that continues, or rewinds it to the step that a person has chosen inside it.
 pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
     session.note::<RunRow>(id, |row| row.reason = None)?;
-    again(session, id, Reserve::AsParent(pin), RunEvent::Resumed, None, |held| resume_set(held))
+    match session.get::<RunRow>(id)?.and_then(|run| run.reworking) {
+        Some(row) => go_back(session, id, Reserve::AsParent(pin), row),
+        None => again(session, id, Reserve::AsParent(pin), RunEvent::Resumed, BackTo::Broken, |held| {
+            resume_set(held)
+        }),
+    }
+}
+
+/// Rewinds a run to the step or item with this row, or into its child run if that is to go back, too.
+fn go_back(session: &mut Session<'_>, id: RunId, reserve: Reserve<'_>, row: StepNo) -> Result<Outcome<Run>> {
+    let step = session.get::<StepRow>((id, row))?;
+    let child = step.as_ref().and_then(|step| step.work).map(RunId::from_i64);
+    let enters = match child {
+        Some(child) => session.get::<RunRow>(child)?.is_some_and(|child| {
+            child.parent == Some((id, row)) && child.status().is_terminal() && child.reworking.is_some()
+        }),
+        None => false,
+    };
+    let node = step.as_ref().map_or(row, StepRow::node);
+    let to = if enters { BackTo::Inside(row) } else { BackTo::Step(node) };
+    again(session, id, reserve, RunEvent::Rewound, to, |held| {
+        let plan = held.plan();
+        if node as usize >= plan.steps.len() {
+            return Err(Error::invalid("step", format!("run {id} has no step number {node}")));
+        }
+        refuse_board(&plan, "rewound")?;
+        // Other failed steps would fail the run again, whatever the result of this step.
+        let mut set = resume_set(held)?;
+        set.extend(plan.with_descendants(node));
+        Ok(set)
+    })
 }
 
 /// Refuses to resume or rewind a child run by itself, because its parent would not notice.
@@ -418,17 +466,44 @@ pub fn rewind_run(
     worker: Option<&NewWorker>,
 ) -> Result<Outcome<Run>> {
     refuse_child(session, id)?;
-    again(session, id, Reserve::For(worker), RunEvent::Rewound, Some(to), |held| {
-        let plan = held.plan();
-        if to as usize >= plan.steps.len() {
-            return Err(Error::invalid("step", format!("run {id} has no step number {to}")));
+    go_back(session, id, Reserve::For(worker), to)
+}
+
+/// Continues from a step inside a step: `path` has the rows on the way to it, each in the child run of the one before. The
+/// items and inner steps that it does not lead to, and that do not need it, keep their results.
+pub fn rewind_inside(
+    session: &mut Session<'_>,
+    id: RunId,
+    path: &[StepNo],
+    worker: Option<&NewWorker>,
+) -> Result<Outcome<Run>> {
+    refuse_child(session, id)?;
+    let Some(first) = path.first().copied() else { return Ok(Outcome::NotFound) };
+    if !session.get::<RunRow>(id)?.is_some_and(|run| run.status().is_terminal()) {
+        // The table says why.
+        return go_back(session, id, Reserve::For(worker), first);
+    }
+    let mut run = id;
+    for pair in path.windows(2) {
+        let no_child =
+            || Error::invalid("step", format!("step number {} of run {run} has no steps inside it", pair[0]));
+        let step = session.get::<StepRow>((run, pair[0]))?.ok_or_else(no_child)?;
+        let row = session.get::<RunRow>(run)?.ok_or_else(no_child)?;
+        let planned = session.plan(run, row.plan)?.step(step.node()).clone();
+        if planned.repeat.is_some() {
+            let why = format!(
+                "the rounds of step {} do not continue one by one: rewind to the step itself",
+                planned.id
+            );
+            return Err(Error::invalid("step", why));
         }
-        refuse_board(&plan, "rewound")?;
-        // Other failed steps would fail the run again, whatever the result of this step.
-        let mut set = resume_set(held)?;
-        set.extend(plan.with_descendants(to));
-        Ok(set)
-    })
+        let child = step.work.filter(|_| planned.work == WorkKind::Child).map(RunId::from_i64);
+        let child = child.ok_or_else(no_child)?;
+        session.db().hold(child)?;
+        session.note::<RunRow>(child, |row| row.reworking = Some(pair[1]))?;
+        run = child;
+    }
+    go_back(session, id, Reserve::For(worker), first)
 }
 
 fn again(
@@ -436,14 +511,14 @@ fn again(
     id: RunId,
     reserve: Reserve<'_>,
     event: RunEvent,
-    afresh: Option<StepNo>,
+    to: BackTo,
     set: impl FnOnce(&mut HeldRun<'_, '_>) -> Result<BTreeSet<StepNo>>,
 ) -> Result<Outcome<Run>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
     let run = held.row()?;
+    let plan = held.plan();
     if run.status().is_terminal()
-        && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
-        && held.session.places_of(group)?.len() >= limits.limit as usize
+        && let Some(group) = full_group(held.session, &run, &plan)?
     {
         let why = format!("group {group:?} is full: wait for one of its runs to end, then try again");
         return Err(Error::refused(NO_PLACE, why));
@@ -459,12 +534,10 @@ fn again(
             }
         };
         held.session.note::<RunRow>(id, |row| row.pin = pin)?;
-        if let Some(group) = &run.group {
-            held.session.set_place(group, id, true);
-        }
+        take_places(held.session, &run, &plan);
         held.epoch_raised = true;
         let set = set(&mut held)?;
-        restart(&mut held, &set, afresh)?;
+        restart(&mut held, &set, to)?;
     }
     Ok(outcome)
 }

@@ -177,5 +177,11 @@ pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) ->
             row.stop_requested = row.turn_open;
         }
     })?;
+    let act = match intent {
+        ThreadIntent::Stop => "thread.stop_requested",
+        ThreadIntent::Archive => "thread.archived",
+        ThreadIntent::Delete => "thread.deleted",
+    };
+    session.note_act(act, &id.to_string())?;
     Ok(true)
 }

@@ -39,7 +39,7 @@ pub fn receive_told(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -
         _ => {}
     }
     let serves = row.pin == Some(claimer.worker) || claimer.queues.contains(&row.queue);
-    if !serves || !is_for(session, claimer.worker, told.execution)? {
+    if !serves || !is_for(session, claimer, told.execution)? {
         return Ok(Told::NotHere);
     }
     Ok(match receive(session, claimer, told)? {

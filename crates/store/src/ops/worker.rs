@@ -1,15 +1,15 @@
 //! The operations of workers: receive, renew, finish, release. Every write carries the fence of its lease.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     AccountStatus, Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState,
-    StepNo, WorkerStatus, advance, mutant,
+    SERVICE_PRIORITY, StepNo, WorkerStatus, advance, mutant,
 };
 
-use super::UsageLimit;
+use super::{UsageLimit, UsedServices};
 use crate::backend::{Backend, Candidate, Table};
 use crate::clock::Now;
 use crate::error::Result;
@@ -46,6 +46,9 @@ pub struct Claimer {
     pub queues: Vec<Arc<str>>,
     /// Whether it takes only executions that are reserved to it.
     pub reserved_only: bool,
+    /// Whether it has no free slot, and takes only services, which need none, of runs that it has a part of.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub services_only: bool,
     /// The time for which a lease lasts without renewal, in milliseconds.
     pub lease_ms: i64,
     /// The worker's number for this claim, by which it can repeat the request.
@@ -89,11 +92,21 @@ pub struct Assignment {
     pub now_ms: i64,
     /// The branch on which the run works, if it has one of its own.
     pub branch: Option<String>,
+    /// The services that it uses, all of which this worker has; absent if its run has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<UsedServices>,
+    /// The paths in its names at which the server has files that earlier steps passed on. A worker without the server's
+    /// data directory fetches them; the list is empty for all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Whether it was tried in this round before.
     pub is_retry: bool,
     /// Whether it tries its account after a hold: the other executions of the account wait for its agent's first answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tries_account: bool,
+    /// The agent that stands in for the step's own one, whose account is held; absent for the step's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<String>,
     /// The round of the step: the number of times that it was sent back.
     #[serde(default)]
     pub round: u32,
@@ -209,6 +222,10 @@ pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Resu
     let mut got = Vec::with_capacity(candidates.len());
     for candidate in candidates {
         let Some(row) = session.get::<ExecutionRow>(candidate.execution)? else { continue };
+        // Each service that this claim receives counts for the next one.
+        if candidate.rank == -SERVICE_PRIORITY && !super::has_services(session, claimer, row.id)? {
+            continue;
+        }
         let lease = Lease { execution: row.id, fence: row.fence };
         if let Ok(assignment) = receive(session, claimer, lease)? {
             got.push(assignment);
@@ -222,27 +239,35 @@ pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Resu
 fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Candidate>> {
     let lines = lines(session, claimer)?;
     let mut wanted = limit;
-    // The loop ends: each round skips at least one more, or is the last.
+    let mut tested: BTreeMap<ExecutionId, bool> = BTreeMap::new();
+    // The loop ends: each round but the last looks at twice as many.
     loop {
         let mut found: Vec<Candidate> = Vec::new();
         for (queue, pin) in &lines {
             found.extend(session.db().claimable(queue, *pin, wanted)?);
+        }
+        if claimer.services_only {
+            found.retain(|candidate| candidate.rank == -SERVICE_PRIORITY);
         }
         found.sort_unstable();
         found.truncate(wanted);
         let all = found.len() < wanted;
         let mut readable = Vec::with_capacity(limit);
         for candidate in found {
-            if is_readable(session, candidate.execution)?
-                && super::is_for(session, claimer.worker, candidate.execution)?
-            {
+            let id = candidate.execution;
+            let is_for = match tested.get(&id) {
+                Some(is_for) => *is_for,
+                None => is_readable(session, id)? && super::is_for(session, claimer, id)?,
+            };
+            tested.insert(id, is_for);
+            if is_for && readable.len() < limit {
                 readable.push(candidate);
             }
         }
         if all || readable.len() >= limit {
             return Ok(readable);
         }
-        wanted += limit - readable.len();
+        wanted *= 2;
     }
 }
 
@@ -360,11 +385,17 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         None
     };
     let account = row.account.map(|id| session.get::<AccountRow>(id)).transpose()?.flatten();
-    let tries_account = account.is_some_and(|account| {
+    let tries_account = account.as_ref().is_some_and(|account| {
         account.status() == AccountStatus::Probing && account.generation == row.account_generation
     });
+    let services = super::used_services(session, id.run, node)?;
+    let planned_account = plan.step(node).account.as_ref();
+    let stand_in = account.and_then(|account| planned_account?.stand_in(&account.name).map(str::to_owned));
     Ok(Assignment {
+        services,
+        files: Vec::new(),
         tries_account,
+        stand_in,
         is_retry: step.tries > 0 || step.losses > 0,
         round: step.round,
         repeat_round: plan.step(node).repeat.map(|_| step.repeats + 1),
@@ -445,7 +476,9 @@ fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Re
         .collect();
     found.sort_unstable();
     for (_, execution, fence) in found {
-        if super::has_labels(session, claimer.worker, execution)? {
+        if super::has_labels(session, claimer.worker, execution)?
+            && super::has_services(session, claimer, execution)?
+        {
             return Ok(receive(session, claimer, Lease { execution, fence })?.ok());
         }
     }

@@ -94,4 +94,9 @@ impl Boards for Tx<'_> {
             vec![run.to_i64().into(), after.into(), tag.into(), limit.into()],
         )
     }
+
+    fn note_count(&mut self, run: RunId, tag: &str) -> Result<i64> {
+        let sql = "SELECT count(*) FROM notes WHERE run = $1 AND tag = $2";
+        Ok(self.one(sql, vec![run.to_i64().into(), tag.into()])?.unwrap_or(0))
+    }
 }

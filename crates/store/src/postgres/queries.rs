@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
+use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, SERVICE_PRIORITY, StepNo};
 
 use super::cells::Cell;
 use super::tx::Tx;
@@ -349,9 +349,9 @@ impl Backend for Tx<'_> {
     }
 
     fn in_flight(&mut self, queue: &str) -> Result<u32> {
-        let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = $1) \
-                 + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = $1)";
-        Ok(self.one(sql, vec![queue.into()])?.unwrap_or(0))
+        let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = $1 AND priority <> $2) \
+                 + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = $1 AND priority <> $2)";
+        Ok(self.one(sql, vec![queue.into(), SERVICE_PRIORITY.into()])?.unwrap_or(0))
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {

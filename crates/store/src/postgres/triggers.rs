@@ -53,10 +53,10 @@ impl Triggers for Tx<'_> {
     fn deliveries(&mut self, rule: Option<Id>, limit: usize) -> Result<Vec<DeliveryRow>> {
         match rule {
             Some(rule) => {
-                let condition = "WHERE rule = $1 ORDER BY received_ms DESC, id DESC LIMIT $2";
+                let condition = "WHERE rule = $1 ORDER BY received_ms DESC, key DESC, id DESC LIMIT $2";
                 self.rows(condition, vec![rule.into(), limit.into()])
             }
-            None => self.rows("ORDER BY received_ms DESC, id DESC LIMIT $1", vec![limit.into()]),
+            None => self.rows("ORDER BY received_ms DESC, key DESC, id DESC LIMIT $1", vec![limit.into()]),
         }
     }
 
@@ -97,5 +97,11 @@ impl Triggers for Tx<'_> {
     fn held_in(&mut self, rule: Id, window: &Arc<str>) -> Result<Option<EnforcementRow>> {
         let condition = "WHERE rule = $1 AND win = $2 AND status = 'held' ORDER BY id LIMIT 1";
         Ok(self.rows(condition, vec![rule.into(), (**window).into()])?.pop())
+    }
+
+    fn held_for_rate(&mut self, rule: Id, first_ms: i64, id: Id) -> Result<Option<EnforcementRow>> {
+        let condition = "WHERE status IN ('created', 'held') AND rule = $1 AND status = 'held' \
+                         AND win IS NULL AND (first_ms, id) < ($2, $3) ORDER BY due_ms DESC, id DESC LIMIT 1";
+        Ok(self.rows(condition, vec![rule.into(), first_ms.into(), id.into()])?.pop())
     }
 }

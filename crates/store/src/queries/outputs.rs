@@ -1,5 +1,6 @@
 //! The outputs of steps as they are stored: of a handler or a command, a question, a child run, a fan-out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -31,6 +32,31 @@ impl Queries<'_> {
     /// Returns the outputs that a run's pipeline declares, evaluated from the run's rows; none if it declares none.
     pub fn run_outputs(self, run: RunId) -> Result<Option<Value>> {
         self.look(|db| run_outputs(db, run))
+    }
+
+    /// Returns the values of these items of fan-outs, as JSON, by their numbers. All are steps of one run.
+    pub fn item_values(self, items: &[&StepRow]) -> Result<BTreeMap<StepNo, Arc<str>>> {
+        self.look(|db| {
+            let (mut values, mut made_by) = (BTreeMap::new(), BTreeMap::new());
+            for step in items {
+                let (Some(parent), Some(index)) = (step.item_of, step.item) else { continue };
+                let attempt = match made_by.get(&parent) {
+                    Some(attempt) => *attempt,
+                    None => {
+                        let list = Table::<StepRow>::load(db, (step.run, parent))?.and_then(|row| row.items);
+                        let attempt = list.map(|list| list.made_by);
+                        made_by.insert(parent, attempt);
+                        attempt
+                    }
+                };
+                let Some(attempt) = attempt else { continue };
+                let list = ExecutionId { run: step.run, step: parent, attempt };
+                if let Some(value) = db.item(list, index)? {
+                    values.insert(step.no, value);
+                }
+            }
+            Ok(values)
+        })
     }
 
     /// Returns the output of a step; none if it has not succeeded, or not yet.

@@ -74,7 +74,9 @@ pub struct WaitFacts {
     pub environments: Vec<EnvironmentRow>,
     /// The workers that people are shown.
     pub workers: Vec<WorkerRow>,
-    /// The runs that hold the places of the run's group, in order.
+    /// The group for whose place a queued run waits; absent if it has none.
+    pub group: Option<Arc<str>>,
+    /// The runs that hold the places of that group, in order.
     pub place_holders: Vec<RunId>,
     /// The reasons why executions wait for their accounts.
     pub accounts: BTreeMap<ExecutionId, AccountWait>,
@@ -118,7 +120,13 @@ impl Queries<'_> {
     /// Returns the rows that explain why a run waits.
     pub fn wait_facts(self, run: &RunRow) -> Result<WaitFacts> {
         self.look(|db| {
-            let place_holders = match &run.group {
+            let mut group = run.group.clone();
+            if let Some(second) = db.plan(run.plan)?.and_then(|plan| plan.second_group.clone())
+                && !db.places(&second)?.is_empty()
+            {
+                group = Some(second);
+            }
+            let place_holders = match &group {
                 Some(group) => db.places(group)?,
                 None => Vec::new(),
             };
@@ -135,6 +143,7 @@ impl Queries<'_> {
                 refusals: db.refusals(run.id)?,
                 environments: db.environments_of(run.id)?,
                 workers: shown_workers(db)?,
+                group,
                 place_holders,
                 hosts: hosts_of_files(db, run)?,
             })

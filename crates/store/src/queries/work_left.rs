@@ -141,7 +141,13 @@ impl Look<'_> {
 
     /// Returns the start of a queued run, if its group has a free place.
     fn has_place(&self, db: &mut dyn Backend, row: &RunRow) -> Result<Option<WorkLeft>> {
-        let limits = db.plan(row.plan)?.and_then(|plan| plan.concurrency.clone());
+        let plan = db.plan(row.plan)?;
+        if let Some(second) = plan.as_ref().and_then(|plan| plan.second_group.as_ref())
+            && !db.places(second)?.is_empty()
+        {
+            return Ok(None);
+        }
+        let limits = plan.and_then(|plan| plan.concurrency.clone());
         let (Some(group), Some(limits)) = (&row.group, limits) else {
             return Ok(Some(of_run(row.id, WorkLeftKind::Start)));
         };
@@ -159,8 +165,9 @@ impl Look<'_> {
         let step = Table::<StepRow>::load(db, (run.id, execution.id.step))?;
         let plan = db.plan(run.plan)?;
         if let (Some(step), Some(plan)) = (step, plan)
-            && !plan.step(step.node()).is_for_workers()
+            && (!plan.step(step.node()).is_for_workers() || plan.step(step.node()).service)
         {
+            // A service runs for the steps of its run: what they wait for counts.
             return Ok(None);
         }
         Ok(match execution.status() {

@@ -21,7 +21,7 @@ pub struct RuleRow {
     pub generation: u32,
     /// The definition, as JSON: the rule, its pipeline, and the project's folder.
     pub definition: Arc<str>,
-    /// The hash of the definition, by which a repeated request to apply it is recognised.
+    /// The hash of the definition without its file and folder, by which a repeated request to apply it is recognised.
     pub hash: Arc<str>,
     /// The word of the source of its events: `schedule`, `run`, `git`.
     pub source: Arc<str>,
@@ -116,7 +116,7 @@ pub struct EnforcementRow {
     pub run: Option<RunId>,
     /// The reason of the decision.
     pub reason: Option<Arc<str>>,
-    /// The earliest time of the decision (steady); 0 for at once.
+    /// The earliest time of the decision (steady).
     pub due_ms: i64,
     /// The time of the first event of its window (steady).
     pub first_ms: i64,

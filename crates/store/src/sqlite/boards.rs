@@ -90,4 +90,9 @@ impl Boards for SqliteTx<'_> {
             params![run.to_i64(), after, tag, limit as i64],
         )
     }
+
+    fn note_count(&mut self, run: RunId, tag: &str) -> Result<i64> {
+        let sql = "SELECT count(*) FROM notes WHERE run = ?1 AND tag = ?2";
+        Ok(self.one(sql, params![run.to_i64(), tag])?.unwrap_or(0))
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use rusqlite::params;
-use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo, mutant};
+use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, SERVICE_PRIORITY, StepNo, mutant};
 
 use super::memo::PLANS_KEPT;
 use super::stall::LastCommit;
@@ -323,9 +323,9 @@ impl Backend for SqliteTx<'_> {
     }
 
     fn in_flight(&mut self, queue: &str) -> Result<u32> {
-        let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = ?1) \
-                 + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = ?1)";
-        Ok(self.one(sql, params![queue])?.unwrap_or(0))
+        let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = ?1 AND priority <> ?2) \
+                 + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = ?1 AND priority <> ?2)";
+        Ok(self.one(sql, params![queue, SERVICE_PRIORITY])?.unwrap_or(0))
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {

@@ -54,10 +54,10 @@ impl Triggers for SqliteTx<'_> {
     fn deliveries(&mut self, rule: Option<Id>, limit: usize) -> Result<Vec<DeliveryRow>> {
         match rule {
             Some(rule) => {
-                let condition = "WHERE rule = ?1 ORDER BY received_ms DESC, id DESC LIMIT ?2";
+                let condition = "WHERE rule = ?1 ORDER BY received_ms DESC, key DESC, id DESC LIMIT ?2";
                 self.rows(condition, params![rule, limit as i64])
             }
-            None => self.rows("ORDER BY received_ms DESC, id DESC LIMIT ?1", params![limit as i64]),
+            None => self.rows("ORDER BY received_ms DESC, key DESC, id DESC LIMIT ?1", params![limit as i64]),
         }
     }
 
@@ -98,5 +98,12 @@ impl Triggers for SqliteTx<'_> {
     fn held_in(&mut self, rule: Id, window: &Arc<str>) -> Result<Option<EnforcementRow>> {
         let condition = "WHERE rule = ?1 AND win = ?2 AND status = 'held' ORDER BY id LIMIT 1";
         Ok(self.rows(condition, params![rule, &**window])?.pop())
+    }
+
+    fn held_for_rate(&mut self, rule: Id, first_ms: i64, id: Id) -> Result<Option<EnforcementRow>> {
+        // The plus keeps SQLite from the index of all events of the rule: those that wait are few.
+        let condition = "WHERE (status = 'created' OR status = 'held') AND +rule = ?1 AND status = 'held' \
+                         AND win IS NULL AND (first_ms, id) < (?2, ?3) ORDER BY due_ms DESC, id DESC LIMIT 1";
+        Ok(self.rows(condition, params![rule, first_ms, id])?.pop())
     }
 }

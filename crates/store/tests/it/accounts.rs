@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{AccountStatus, Plan, PlanAccount, PlanStep, RunId};
+use sprag_lifecycle::{AccountStatus, Plan, PlanAccount, PlanFallback, PlanStep, RunId};
 use sprag_store::{AccountBusy, AccountState, Ending, NewHold, Row, Store, UsageLimit};
 
 use crate::common::*;
@@ -11,7 +11,7 @@ const MINUTE_MS: i64 = 60_000;
 
 /// Returns a plan of independent steps with this account, each in this queue.
 fn agents(account: &str, max_parallel: u32, steps: usize, longest_wait_ms: Option<u64>) -> Arc<Plan> {
-    let account = PlanAccount { name: account.into(), max_parallel, longest_wait_ms };
+    let account = PlanAccount { name: account.into(), max_parallel, longest_wait_ms, fallbacks: Vec::new() };
     let step = |no| PlanStep { account: Some(account.clone()), ..step(no, &[], tries(1)) };
     Arc::new(Plan::new("agents", (0..steps).map(step).collect()).unwrap())
 }
@@ -289,5 +289,103 @@ fn a_person_holds_an_account_before_its_first_use_and_replaces_a_hold() {
         let got = claimed(&store).await;
         let _ = finish(&store, &got[0], well()).await;
         assert_eq!(status(&store, run), "completed");
+    });
+}
+
+/// Returns a plan of one step that may fall back on another account.
+fn with_fallback(longest_wait_ms: Option<u64>) -> Arc<Plan> {
+    let spare = PlanFallback { agent: "codex".into(), account: "spare".into(), max_parallel: 1 };
+    let account =
+        PlanAccount { name: "work".into(), max_parallel: 3, longest_wait_ms, fallbacks: vec![spare] };
+    let step = PlanStep { account: Some(account), ..step(0, &[], tries(1)) };
+    Arc::new(Plan::new("agents", vec![step]).unwrap())
+}
+
+#[test]
+fn t04_ha7_a_fallback_takes_over_a_limited_attempt_and_the_own_agent_comes_first_again() {
+    on_every_store(|store, clock| async move {
+        let run = create(&store, &with_fallback(None)).await;
+        let own = claimed(&store).await;
+        assert_eq!((own.len(), own[0].stand_in.as_deref()), (1, None));
+        let until_ms = now_ms(&store) + 10 * MINUTE_MS;
+        assert!(finish(&store, &own[0], limit(Some(until_ms))).await.outcome.is_applied());
+        // The same attempt goes to the other agent, in the commit that holds the account.
+        assert_eq!((is(&store, "work"), is(&store, "spare")), (AccountStatus::Held, AccountStatus::Free));
+        let other = claimed(&store).await;
+        assert_eq!((other.len(), other[0].stand_in.as_deref()), (1, Some("codex")));
+        assert_eq!(other[0].lease.execution, own[0].lease.execution);
+        assert_eq!(attempt(&store, run), (1, 0, 0), "no try is lost");
+        // A second run finds the fallback full, and waits for its place rather than for the hold.
+        let second = create(&store, &with_fallback(None)).await;
+        assert!(claimed(&store).await.is_empty());
+        let facts = store.queries().wait_facts(&store.queries().run(second).unwrap().unwrap()).unwrap();
+        let waits: Vec<_> = facts.accounts.values().map(|wait| (&*wait.account.name, wait.why)).collect();
+        assert_eq!(waits, [("spare", AccountBusy::Full)]);
+        assert!(finish(&store, &other[0], well()).await.outcome.is_applied());
+        assert_eq!(status(&store, run), "completed");
+        fill(&store).await;
+        let next = claimed(&store).await;
+        assert_eq!((next.len(), next[0].stand_in.as_deref()), (1, Some("codex")));
+        // Both are held: it waits for the hold that ends first.
+        let later_ms = now_ms(&store) + 5 * MINUTE_MS;
+        assert!(finish(&store, &next[0], limit(Some(later_ms))).await.outcome.is_applied());
+        assert!(claimed(&store).await.is_empty());
+        let facts = store.queries().wait_facts(&store.queries().run(second).unwrap().unwrap()).unwrap();
+        let waits: Vec<_> = facts.accounts.values().map(|wait| (&*wait.account.name, wait.why)).collect();
+        assert_eq!(waits, [("spare", AccountBusy::Held)]);
+        // When both are over, the step's own agent comes first.
+        clock.advance(11 * MINUTE_MS);
+        assert_eq!(fill(&store).await, 1);
+        let last = claimed(&store).await;
+        assert_eq!((last[0].stand_in.as_deref(), last[0].tries_account), (None, true));
+        assert!(finish(&store, &last[0], well()).await.outcome.is_applied());
+        assert_eq!(status(&store, second), "completed");
+    });
+}
+
+#[test]
+fn t04_a_step_that_waits_for_a_place_falls_back_when_its_account_is_held_and_returns_when_it_is_released() {
+    on_every_store(|store, _| async move {
+        for _ in 0..4 {
+            create(&store, &with_fallback(None)).await;
+        }
+        let out = claimed(&store).await;
+        assert_eq!(out.len(), 3, "the fourth waits for a place");
+        assert_eq!(fill(&store).await, 0);
+        assert!(store.person().hold_account(hold("work")).await.unwrap().is_applied());
+        assert_eq!(fill(&store).await, 1);
+        let fourth = claimed(&store).await;
+        assert_eq!((fourth.len(), fourth[0].stand_in.as_deref()), (1, Some("codex")));
+        for one in out.iter().chain(&fourth) {
+            assert!(finish(&store, one, well()).await.outcome.is_applied());
+        }
+        // Both are held: the fifth waits for the fallback, whose hold ends first, until a person releases its own.
+        let until_ms = Some(now_ms(&store) + 10 * MINUTE_MS);
+        let spare = NewHold { until_ms, ..hold("spare") };
+        assert!(store.person().hold_account(spare).await.unwrap().is_applied());
+        create(&store, &with_fallback(None)).await;
+        assert!(claimed(&store).await.is_empty());
+        assert_eq!(fill(&store).await, 0);
+        assert!(store.person().release_account("work".into()).await.unwrap().is_applied());
+        assert_eq!(fill(&store).await, 1);
+        let fifth = claimed(&store).await;
+        assert_eq!((fifth.len(), fifth[0].stand_in.as_deref()), (1, None));
+    });
+}
+
+#[test]
+fn ha6_a_step_whose_fallbacks_are_held_too_waits_only_as_long_as_its_plan_allows() {
+    on_every_store(|store, clock| async move {
+        for name in ["work", "spare"] {
+            assert!(store.person().hold_account(hold(name)).await.unwrap().is_applied());
+        }
+        let run = create(&store, &with_fallback(Some(MINUTE_MS as u64))).await;
+        assert!(claimed(&store).await.is_empty());
+        clock.advance(MINUTE_MS);
+        store.executor().heal_run(run).await.unwrap();
+        assert_eq!(status(&store, run), "failed");
+        let id = sprag_lifecycle::ExecutionId { run, step: 0, attempt: 1 };
+        let result = store.queries().execution(id).unwrap().unwrap().result.unwrap();
+        assert!(result.contains("the accounts work, spare were held"), "{result}");
     });
 }

@@ -257,7 +257,7 @@ fn a_failed_board_is_resumed_with_its_failed_and_skipped_tasks() {
         let _ = finish(&store, &third, well()).await;
         store.person().close_board(board, false).await.unwrap();
         assert_eq!(status(&store, board), "failed");
-        let _ = store.person().resume_run(board, None).await.unwrap().require_applied().unwrap();
+        store.person().resume_run(board, None).await.unwrap().require_applied().unwrap();
         assert_eq!(steps(&store, board), ["running", "pending", "waiting", "done"]);
         for no in [1, 2] {
             let taken = take_task(&store, no).await;
@@ -276,7 +276,7 @@ fn a_resumed_board_keeps_cancelled_tasks_cancelled() {
         let first = take_task(&store, 1).await;
         let _ = finish(&store, &first, badly()).await;
         store.person().close_board(board, true).await.unwrap();
-        let _ = store.person().resume_run(board, None).await.unwrap().require_applied().unwrap();
+        store.person().resume_run(board, None).await.unwrap().require_applied().unwrap();
         assert_eq!(steps(&store, board), ["running", "pending", "cancelled"]);
         store.executor().heal_run(board).await.unwrap();
         let first = take_task(&store, 1).await;

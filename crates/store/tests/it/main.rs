@@ -27,6 +27,7 @@ mod reservations;
 mod retention;
 mod rules;
 mod service;
+mod services;
 mod stalls;
 mod tidy;
 mod told;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::common::evaluator::Plain;
 use crate::common::*;
-use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
+use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, WorkKind};
 use sprag_store::testing::Table;
-use sprag_store::{Author, Error, RunRow, Signalled, Store, acting_as, answer_text};
+use sprag_store::{Author, Error, RunRow, Signalled, StepRow, Store, acting_as, answer_text};
 
 /// Returns one step of work, then one that waits for this.
 fn then(work: WorkKind, spec: &str) -> Arc<Plan> {
@@ -76,6 +76,27 @@ fn i02_the_starter_of_a_run_does_not_answer_a_question_for_others() {
         assert_eq!(status(&store, run), "running");
         assert!(answer(Author::token("ada")).await.unwrap().is_applied());
         assert_eq!(status(&store, run), "completed");
+    });
+}
+
+#[test]
+fn a_child_that_is_tried_again_is_told_of_its_first_failure() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let inner = serde_json::to_value(&*sequence(2)).unwrap();
+        let spec = serde_json::json!({ "child": inner }).to_string();
+        let policy = Policy { attempts: 2, ..Policy::default() };
+        let step = PlanStep { work: WorkKind::Child, spec, policy, ..PlanStep::new("child", Vec::new()) };
+        let run = create(&store, &Arc::new(Plan::new("parent", vec![step]).unwrap())).await;
+        let held = claim(&store, 1).await;
+        let child = held.lease.execution.run;
+        finish(&store, &held, badly()).await;
+        store.executor().look_at_step(run, 0).await.unwrap();
+        let row = look(&store, |db| Table::<StepRow>::load(db, (run, 0))).expect("the step");
+        let feedback = row.feedback.expect("the reason of the second try");
+        let expected =
+            format!("its run {child} did not succeed: step `{}` failed: exit code", sequence(2).step(0).id);
+        assert!(feedback.contains(&expected), "{feedback}");
     });
 }
 

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 use sprag_lifecycle::{ExecutionId, GateStatus, RunId};
-use sprag_store::{Assignment, Ending, GateRow, PermissionAsk, PermissionState, Row, Store, answer_text};
+use sprag_store::{
+    Assignment, Author, Ending, GateRow, PermissionAsk, PermissionState, Row, Store, answer_text,
+};
 
 use crate::common::*;
 
@@ -103,5 +105,40 @@ fn t05_a_parked_step_continues_with_the_answer_or_fails_without_one() {
         store.executor().timer_fired(timer).await.unwrap();
         assert_eq!(store.queries().gate(gate).unwrap().expect("a gate").status(), GateStatus::Expired);
         assert_eq!((status(&store, run).as_str(), status(&store, late).as_str()), ("completed", "failed"));
+    });
+}
+
+#[test]
+fn s19_a_steps_agent_writes_while_its_attempt_runs_and_not_after_it() {
+    on_every_store(|store, clock| async move {
+        let (run, other) = (
+            create(&store, &graph(&[&[]], |_| tries(2))).await,
+            create(&store, &graph(&[&[]], |_| tries(1))).await,
+        );
+        let mut all = claimed(&store).await;
+        let theirs = all.iter().position(|held| held.lease.execution.run == other).map(|at| all.remove(at));
+        let (held, theirs) = (all.pop().expect("an execution"), theirs.expect("an execution"));
+        // Any write counts, whatever it is about: here a hold of a queue.
+        let write = async |held: &Assignment| {
+            let hold = store.executor().change_queue("q".into(), |_| {});
+            sprag_store::acting_for_step(Author::agent("work"), held.lease, hold).await
+        };
+        let is_void = |done: sprag_store::Result<()>| matches!(done, Err(sprag_store::Error::Forbidden { why }) if why.contains("the attempt"));
+        assert!(write(&held).await.is_ok() && write(&theirs).await.is_ok());
+        // A request to stop ends it before the attempt has ended.
+        assert!(store.person().cancel_run(other).await.unwrap().is_applied());
+        assert!(is_void(write(&theirs).await));
+        // The lease has lapsed: before the reaper sees it, and after.
+        clock.advance(10 * 60_000);
+        assert!(is_void(write(&held).await));
+        assert!(store.reaper().expire(held.lease).await.unwrap().is_applied());
+        assert!(is_void(write(&held).await));
+        let second = claimed(&store).await.pop().expect("another attempt");
+        assert_eq!(second.lease.execution.run, run);
+        assert!(is_void(write(&held).await) && write(&second).await.is_ok());
+        let forged = sprag_store::Lease { fence: second.lease.fence + 1, ..second.lease };
+        assert!(is_void(write(&Assignment { lease: forged, ..second.clone() }).await));
+        assert!(finish(&store, &second, well()).await.outcome.is_applied());
+        assert!(is_void(write(&second).await));
     });
 }

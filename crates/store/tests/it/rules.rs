@@ -2,27 +2,31 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{EnforcementStatus, Plan, PlanStep, RuleEvent, RuleStatus};
+use sprag_lifecycle::{
+    Concurrency, EnforcementStatus, OnConflict, Plan, PlanStep, RuleEvent, RuleStatus, RunId, RunStatus,
+};
 use sprag_store::{
-    FireEvent, FireTick, Fired, NewDelivery, NewRule, NextTick, Overlap, Row, RuleApplied, RuleChange,
-    RuleRow, RuleSeen, Settled, Store, TriggerDecision, TriggeredRun, Window, plan_hash,
+    EnforcementRow, FireEvent, FireTick, Fired, Id, Manual, NewDelivery, NewRule, NextTick, Overlap, Rate,
+    Row, RuleApplied, RuleChange, RuleRow, RuleSeen, Settled, Store, TriggerDecision, TriggeredRun, Window,
+    plan_hash,
 };
 
 use crate::common::on_every_store;
 
-fn new_rule(store: &Store, name: &str, hash: &str) -> NewRule {
+pub(crate) fn new_rule(store: &Store, name: &str, hash: &str) -> NewRule {
     NewRule {
         id: store.new_id(),
         name: name.into(),
         definition: "{}".into(),
         hash: hash.into(),
+        auto: false,
         source: "schedule",
         next: Some(NextTick { due_ms: 1, key: "tick 1".into() }),
         cursor: Some(0),
     }
 }
 
-fn event(store: &Store, key: &str) -> NewDelivery {
+pub(crate) fn event(store: &Store, key: &str) -> NewDelivery {
     NewDelivery {
         id: store.new_id(),
         enforcement: store.new_id(),
@@ -33,7 +37,7 @@ fn event(store: &Store, key: &str) -> NewDelivery {
     }
 }
 
-fn start(store: &Store, overlap: Overlap, window: Option<Window>) -> TriggerDecision {
+pub(crate) fn start(store: &Store, overlap: Overlap, window: Option<Window>) -> TriggerDecision {
     let plan = Arc::new(Plan::new("p", vec![PlanStep::new("a", vec![])]).unwrap());
     let plan_hash = plan_hash(&plan);
     let new = store.person().new_run(plan);
@@ -41,7 +45,7 @@ fn start(store: &Store, overlap: Overlap, window: Option<Window>) -> TriggerDeci
 }
 
 /// Returns the commit of tick `n` by a process that read the rule as it is.
-fn tick(store: &Store, rule: &RuleRow, n: i64, decision: TriggerDecision) -> FireTick {
+pub(crate) fn tick(store: &Store, rule: &RuleRow, n: i64, decision: TriggerDecision) -> FireTick {
     FireTick {
         seen: RuleSeen::of(rule),
         missed: None,
@@ -148,6 +152,71 @@ fn r07_overlap_skips_queues_or_replaces() {
     });
 }
 
+/// A group of a pipeline whose rule has a group of its own.
+const OWN: &str = "mine";
+
+/// Returns the decision of a rule with an overlap policy, whose pipeline has a group with five places.
+fn start_in_own_group(store: &Store, overlap: Overlap) -> TriggerDecision {
+    let mut plan = Plan::new("p", vec![PlanStep::new("a", vec![])]).unwrap();
+    plan.concurrency = Some(Concurrency { group: OWN.to_owned(), limit: 5, on_conflict: OnConflict::Queue });
+    plan.second_group = Some("rule:p/r".into());
+    let plan = Arc::new(plan);
+    let plan_hash = plan_hash(&plan);
+    let new = store.person().new_run(plan);
+    TriggerDecision::Start(Box::new(TriggeredRun { new, plan_hash, overlap, window: None, rate: None }))
+}
+
+/// Fires tick `n`. Returns its decision.
+async fn fired(store: &Store, n: i64, decision: TriggerDecision) -> EnforcementRow {
+    let fire = tick(store, &rule(store), n, decision);
+    let fired = store.executor().fire_tick(fire).await.unwrap();
+    let Fired::Decided { enforcement: Some(id), .. } = fired else { panic!("{fired:?}") };
+    let decisions = store.queries().decisions(rule(store).id, 100).unwrap();
+    decisions.into_iter().find(|(row, _)| row.id == id).unwrap().0
+}
+
+fn status(store: &Store, run: RunId) -> RunStatus {
+    store.queries().run(run).unwrap().unwrap().status()
+}
+
+#[test]
+fn r07_hr9_a_resumed_run_never_runs_beside_a_newer_one_of_its_rule() {
+    on_every_store(|store, _| async move {
+        applied(&store).await;
+        let skip = || start_in_own_group(&store, Overlap::Skip);
+        let first = fired(&store, 1, skip()).await.run.unwrap();
+        let _ = store.person().cancel_run(first).await.unwrap();
+        assert_eq!(status(&store, first), RunStatus::Cancelled);
+        let second = fired(&store, 2, skip()).await.run.unwrap();
+        let refused = store.person().resume_run(first, None).await.unwrap_err();
+        assert!(refused.to_string().contains("\"rule:p/r\" is full"), "{refused}");
+        assert_eq!(
+            (status(&store, first), status(&store, second)),
+            (RunStatus::Cancelled, RunStatus::Running)
+        );
+        // The other way round: an older run that was resumed is in the way of the next tick.
+        let _ = store.person().cancel_run(second).await.unwrap();
+        let _ = store.person().resume_run(first, None).await.unwrap();
+        let third = fired(&store, 3, skip()).await;
+        assert_eq!(third.reason, Some(format!("run {first} of this rule has not ended").into()));
+        // `queue`: the next run waits, although its group has places, and a further one is skipped.
+        let queue = || start_in_own_group(&store, Overlap::Queue);
+        let fourth = fired(&store, 4, queue()).await.run.unwrap();
+        assert_eq!(status(&store, fourth), RunStatus::Queued);
+        assert_eq!(fired(&store, 5, queue()).await.run, None);
+        assert_eq!(store.executor().fill_group(OWN.into(), vec![]).await.unwrap(), None);
+        let row = store.queries().run(fourth).unwrap().unwrap();
+        let facts = store.queries().wait_facts(&row).unwrap();
+        assert_eq!((facts.group.as_deref(), facts.place_holders), (Some("rule:p/r"), vec![first]));
+        let _ = store.person().cancel_run(first).await.unwrap();
+        assert_eq!(store.executor().fill_group(OWN.into(), vec![]).await.unwrap(), Some(fourth));
+        // `cancel_older` cancels the run that has the place.
+        let fifth = fired(&store, 6, start_in_own_group(&store, Overlap::CancelOlder)).await.run.unwrap();
+        assert_eq!(status(&store, fourth), RunStatus::Cancelled);
+        assert!(matches!(status(&store, fifth), RunStatus::Queued | RunStatus::Running));
+    });
+}
+
 #[test]
 fn r10_nothing_starts_after_a_pause() {
     on_every_store(|store, _| async move {
@@ -190,7 +259,7 @@ fn r15_an_event_that_is_repeated_is_stored_once() {
         assert!(receipts.iter().all(|receipt| receipt.event == receipts[0].event), "{receipts:?}");
         // R14: what was acknowledged is there.
         assert!(store.queries().delivery(receipts[0].event).unwrap().is_some());
-        assert_eq!(store.queries().enforcements_due(0, 10).unwrap().len(), 1);
+        assert_eq!(store.queries().enforcements_due(store.now().steady_ms, 10).unwrap().len(), 1);
         // R26: a key is kept while its event may be repeated.
         assert_eq!(store.person().forget_events(0, 100).await.unwrap(), 0);
         assert!(store.queries().delivery(receipts[0].event).unwrap().is_some());
@@ -250,6 +319,125 @@ fn r22_events_of_one_window_become_one_run_with_the_last() {
     });
 }
 
+/// Returns the decision to start a run with these limits.
+fn limited(store: &Store, window: Option<Window>, rate: Option<Rate>) -> TriggerDecision {
+    let TriggerDecision::Start(run) = start(store, Overlap::Allow, window) else { panic!("a run") };
+    TriggerDecision::Start(Box::new(TriggeredRun { rate, ..*run }))
+}
+
+/// Stores an event of the rule. Returns its enforcement.
+async fn received(store: &Store, key: &str) -> Id {
+    let event = event(store, key);
+    store.person().receive_event(rule(store).id, event.clone()).await.unwrap();
+    event.enforcement
+}
+
+fn enforcement(store: &Store, id: Id) -> EnforcementRow {
+    let decisions = store.queries().decisions(rule(store).id, 1_000).unwrap();
+    decisions.into_iter().find(|(row, _)| row.id == id).unwrap().0
+}
+
+#[test]
+fn r22_a_window_ends_at_its_longest_time_whatever_arrives() {
+    on_every_store(|store, clock| async move {
+        applied(&store).await;
+        let window = || Some(Window { key: "k".into(), for_ms: 20_000, at_most_ms: 50_000 });
+        let mut last = 0;
+        let first_ms = store.now().steady_ms;
+        for n in 0..6 {
+            last = received(&store, &format!("request {n}")).await;
+            let settled = store.executor().decide(last, 1, limited(&store, window(), None)).await.unwrap();
+            assert_eq!(settled, Settled::Held);
+            let expected = (store.now().steady_ms + 20_000).min(first_ms + 50_000);
+            assert_eq!(enforcement(&store, last).due_ms, expected, "event {n}");
+            clock.advance(9_000);
+        }
+        let settled = store.executor().decide(last, 1, limited(&store, window(), None)).await.unwrap();
+        assert!(settled.run().is_some(), "its longest time is over: {settled:?}");
+        assert_eq!(store.queries().runs(None, &[], 10).unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn hr10_events_that_wait_for_a_rate_start_in_their_order() {
+    on_every_store(|store, clock| async move {
+        applied(&store).await;
+        let rate = Some(Rate { limit: 1, per_ms: 300, hold: true });
+        let decide = |id: Id| {
+            let (store, decision) = (store.clone(), limited(&store, None, rate));
+            async move { store.executor().decide(id, 1, decision).await.unwrap() }
+        };
+        let mut waiting = Vec::new();
+        for n in 0..4 {
+            let id = received(&store, &format!("request {n}")).await;
+            let settled = decide(id).await;
+            assert_eq!(settled.run().is_some(), n == 0, "{settled:?}");
+            if n > 0 {
+                waiting.push(id);
+            }
+            pass(&store, &clock, store.now().steady_ms + 2);
+        }
+        // Each has a time of its own, so none wakes in vain.
+        let due: Vec<i64> = waiting.iter().map(|id| enforcement(&store, *id).due_ms).collect();
+        assert!(due.windows(2).all(|pair| pair[1] >= pair[0] + 300), "{due:?}");
+        let mut order = Vec::new();
+        pass(&store, &clock, due[0]);
+        // A newcomer that is decided first waits behind all of them.
+        let newcomer = received(&store, "newcomer").await;
+        assert_eq!(decide(newcomer).await, Settled::Held);
+        assert!(enforcement(&store, newcomer).due_ms >= due[2] + 300);
+        waiting.push(newcomer);
+        // All of them are due, as after a time without a server: they are decided in the wrong order, and start in
+        // the right one, as far apart as the rate wants.
+        pass(&store, &clock, enforcement(&store, newcomer).due_ms);
+        for _ in 0..40 {
+            for id in waiting.iter().rev() {
+                if decide(*id).await.run().is_some() {
+                    order.push((*id, store.now().steady_ms));
+                }
+            }
+            if order.len() == waiting.len() {
+                break;
+            }
+            pass(&store, &clock, store.now().steady_ms + 100);
+        }
+        assert_eq!(order.iter().map(|(id, _)| *id).collect::<Vec<_>>(), waiting);
+        assert!(order.windows(2).all(|pair| pair[1].1 >= pair[0].1 + 290), "{order:?}");
+        assert_eq!(store.queries().runs(None, &[], 10).unwrap().len(), 5);
+    });
+}
+
+/// Lets time pass until the store's clock has this time.
+fn pass(store: &Store, clock: &Manual, until_ms: i64) {
+    clock.advance((until_ms - store.now().steady_ms).max(0));
+}
+
+#[test]
+fn hr3_an_event_that_is_held_is_decided_by_what_the_rule_is_then() {
+    on_every_store(|store, clock| async move {
+        let seen = applied(&store).await;
+        let window = || Some(Window { key: "k".into(), for_ms: 20, at_most_ms: 100 });
+        let held = received(&store, "request 1").await;
+        store.executor().decide(held, 1, limited(&store, window(), None)).await.unwrap();
+        // A new definition: what was decided by the old one does not count.
+        store.person().apply_rule(new_rule(&store, "p/r", "h2")).await.unwrap();
+        pass(&store, &clock, enforcement(&store, held).due_ms);
+        let stale = store.executor().decide(held, 1, limited(&store, window(), None)).await.unwrap();
+        assert_eq!(stale, Settled::Superseded);
+        let now = store.executor().decide(held, 2, limited(&store, window(), None)).await.unwrap();
+        assert!(now.run().is_some(), "{now:?}");
+        // A pause: the event is skipped when it is due, and does not wait for ever.
+        let held = received(&store, "request 2").await;
+        store.executor().decide(held, 2, limited(&store, window(), None)).await.unwrap();
+        let change = RuleChange { generation: 2, ..pause(&seen, RuleEvent::Paused) };
+        let _ = store.person().change_rule(seen.id, change).await.unwrap();
+        pass(&store, &clock, enforcement(&store, held).due_ms);
+        let settled = store.executor().decide(held, 2, limited(&store, window(), None)).await.unwrap();
+        assert_eq!(settled, Settled::Skipped);
+        assert_eq!(enforcement(&store, held).reason.as_deref(), Some("the rule is paused"));
+    });
+}
+
 #[test]
 fn a_definition_is_applied_once_and_a_new_one_counts_from_now() {
     on_every_store(|store, _| async move {
@@ -272,6 +460,67 @@ fn a_definition_is_applied_once_and_a_new_one_counts_from_now() {
         assert_eq!(rule(&store).reason.as_deref(), Some("unreadable"));
         store.person().apply_rule(new_rule(&store, "p/r", "h2")).await.unwrap();
         assert_eq!((rule(&store).status(), rule(&store).reason), (RuleStatus::Active, None));
+    });
+}
+
+#[test]
+fn hr8_a_server_that_applies_a_file_neither_moves_a_rule_nor_revives_it() {
+    on_every_store(|store, _| async move {
+        let before = applied(&store).await;
+        let elsewhere = |auto: bool| NewRule {
+            definition: "{\"file\":\"b\"}".into(),
+            auto,
+            next: Some(NextTick { due_ms: 9, key: "tick 9".into() }),
+            cursor: Some(8),
+            ..new_rule(&store, "p/r", "h1")
+        };
+        let same = store.person().apply_rule(elsewhere(true)).await.unwrap();
+        assert_eq!((same, rule(&store)), (RuleApplied::Unchanged(before.id), before.clone()));
+        let moved = store.person().apply_rule(elsewhere(false)).await.unwrap();
+        assert_eq!(moved, RuleApplied::Changed(before.id));
+        let row = rule(&store);
+        assert_eq!((row.generation, row.cursor, row.next_ms), (2, before.cursor, before.next_ms));
+        let change = RuleChange { generation: 2, ..pause(&row, RuleEvent::Retired) };
+        let _ = store.person().change_rule(row.id, change).await.unwrap();
+        let left = store.person().apply_rule(elsewhere(true)).await.unwrap();
+        assert_eq!(left, RuleApplied::StaysRetired(row.id));
+        assert_eq!(rule(&store).status(), RuleStatus::Retired);
+        store.person().apply_rule(elsewhere(false)).await.unwrap();
+        let row = rule(&store);
+        assert_eq!((row.status(), row.cursor, row.next_ms), (RuleStatus::Active, 8, Some(9)));
+    });
+}
+
+#[test]
+fn r24_a_test_decides_as_firing_does_and_writes_nothing() {
+    on_every_store(|store, _| async move {
+        let seen = applied(&store).await;
+        let tried = |overlap: Overlap, window: Option<Window>| {
+            let (store, event) = (store.clone(), event(&store, "test"));
+            let decision = start(&store, overlap, window);
+            async move { store.person().try_event(seen.id, event, decision).await.unwrap() }
+        };
+        let counted = || {
+            let queries = store.queries();
+            let journal = queries.journal(0, None, 1_000).unwrap().entries.len();
+            let events = queries.deliveries(None, 10).unwrap().len();
+            (journal, events, queries.decisions(seen.id, 10).unwrap().len())
+        };
+        let before = counted();
+        assert_eq!(tried(Overlap::Skip, None).await.status(), EnforcementStatus::Requested);
+        let window = Window { key: "k".into(), for_ms: 60_000, at_most_ms: 60_000 };
+        assert_eq!(tried(Overlap::Skip, Some(window)).await.status(), EnforcementStatus::Held);
+        assert_eq!(counted(), before);
+        assert_eq!(rule(&store), seen);
+        let run = fired(&store, 1, start(&store, Overlap::Skip, None)).await.run.unwrap();
+        let before = counted();
+        let skipped = tried(Overlap::Skip, None).await;
+        assert_eq!(skipped.reason, Some(format!("run {run} of this rule has not ended").into()));
+        assert_eq!(tried(Overlap::CancelOlder, None).await.status(), EnforcementStatus::Requested);
+        assert_eq!(counted(), before);
+        assert!(!status(&store, run).is_terminal(), "the run goes on");
+        let _ = store.person().change_rule(seen.id, pause(&seen, RuleEvent::Paused)).await.unwrap();
+        assert_eq!(tried(Overlap::Allow, None).await.reason.as_deref(), Some("the rule is paused"));
     });
 }
 

@@ -11,17 +11,22 @@
 //! one, and its whole tree is gone before the attempt is reported.
 
 mod asking;
+mod budget;
 mod process;
 mod prompt;
 mod resolve;
+mod servers;
 mod session;
 mod thread;
+mod tools;
 mod transcript;
+mod trust;
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use sprag_agent::{Failure, FailureKind, FollowUp, Message, Session, TurnEnd, Usage, Verdict, judge};
+use sprag_lifecycle::mutant;
 use sprag_pipeline::{AgentSpec, Kind, StepSpec};
 use sprag_process::{Ended as ProcessEnded, boot_ms};
 use sprag_store::{Assignment, Ending, UsageLimit};
@@ -33,15 +38,19 @@ use crate::evidence::{self, MAX_VALUE_BYTES};
 use crate::secrets::masker;
 use crate::slots::Ended;
 use asking::{AskTerms, Asking};
-use process::{Bounds, Finished, Start, Stop, shown};
+use process::{Finished, Start, Stop, shown};
 use prompt::{Situation, prompt};
-pub(crate) use resolve::credentials;
 pub use resolve::{FAKE_AGENTS, MissingAgent, agents, check_agents};
 use resolve::{Resolved, ScratchFolder};
+pub(crate) use resolve::{credentials, start_folder};
 use session::StoredSession;
 pub use thread::TALKS_TO;
 use thread::{HeldThread, ThreadTarget};
+use tools::ToolSocket;
+pub use tools::{SPRAG_TOOLS, STEP_SOCKET, STEP_TOKEN, ServedTools, StepTools};
 use transcript::Transcript;
+pub use transcript::transcript_text;
+pub use trust::{RepositoryAgents, repository_agents, set_trust};
 
 /// The wait for a limit whose reset is unknown. It doubles each time.
 const UNKNOWN_RESET: Duration = Duration::from_secs(15 * 60);
@@ -115,10 +124,13 @@ struct Progress {
     session: Session,
     is_own: bool,
     is_after_limit: bool,
+    /// Another agent that has worked on the step last.
+    after: Option<String>,
     /// The session as it was before a person talked to it; none in a step's own attempt.
     talked_to: Option<StoredSession>,
     /// Whether a lost session was replaced in this attempt already.
     is_replaced: bool,
+    granted: u32,
     tool_calls: u64,
     usage: Usage,
     /// The time that the processes of this attempt have run.
@@ -145,12 +157,17 @@ impl AgentStep<'_> {
         if let Some(remark) = &chosen.remark {
             transcript.note(&format!("sprag: {remark}"));
         }
+        if let Some(other) = &chosen.after {
+            transcript.note(&format!("sprag: {} continues the work of {other}", self.resolved.settings.name));
+        }
         let mut progress = Progress {
             session: chosen.session,
             is_own: chosen.is_own,
             is_after_limit: chosen.is_limited,
+            after: chosen.after,
             talked_to: chosen.talked_to,
             is_replaced: false,
+            granted: chosen.granted,
             tool_calls: chosen.tool_calls,
             usage: chosen.usage,
             ran_ms: 0,
@@ -173,6 +190,10 @@ impl AgentStep<'_> {
                 }
                 Verdict::Failed(failure) => failure,
             };
+            if matches!(finished.stopped, Some(Stop::Budget(_))) && self.agent.budget.asks {
+                // The next process starts with the question.
+                continue;
+            }
             let follow_up =
                 if finished.stopped.is_some() { FollowUp::Feedback } else { failure.kind.follow_up() };
             match follow_up {
@@ -218,21 +239,17 @@ impl AgentStep<'_> {
             Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
             Signal::Lost => return Err(Ended::Lost),
         }
-        let bounds = Bounds {
-            stall: Duration::from_millis(self.agent.stall_ms),
-            budget: self.agent.budget,
-            tool_calls: progress.tool_calls,
-            usage: progress.usage,
-        };
-        if let Some(why) = bounds.is_used_up() {
-            let message = format!("the budget of the step is used up: {why}");
-            return Err(failed(&json!({ "reason": "budget", "message": message }), false));
-        }
         let records = commands.records();
+        let bounds = self.within_budget(progress, records.as_deref()).await?;
         let thread = HeldThread::enter(records.clone(), assignment.lease, &self.target).await?;
         let scratch = ScratchFolder::make(&commands.files, id, &assignment.name)
             .map_err(|error| not_started(format!("cannot make a private folder: {error}")))?;
-        let launch = self.resolved.launch(self.agent, self.dir(), scratch.path(), progress.session.clone());
+        let socket = self.tool_socket(scratch.path()).await.map_err(not_started)?;
+        let mut launch =
+            self.resolved.launch(self.agent, self.dir(), scratch.path(), progress.session.clone());
+        if let (Some(socket), Some(program)) = (&socket, &commands.fake_agent) {
+            launch.mcp_servers.push(socket.server(program));
+        }
         let mut order = self
             .resolved
             .order(commands, assignment, self.spec, self.place, control, &launch)
@@ -243,12 +260,14 @@ impl AgentStep<'_> {
         let situation = Situation {
             is_own_session: progress.is_own,
             is_after_limit: progress.is_after_limit,
+            after: progress.after.as_deref(),
             feedback: assignment.feedback.as_deref(),
         };
         let text = match &self.target.talk {
             Some(_) => self.agent.prompt.clone(),
             None => prompt(self.agent, &situation),
         };
+        transcript.prompt(&text);
         let message =
             Message::new(session::unique_id(assignment, &format!("message {}", progress.limits)), text);
         let path = self.session_path();
@@ -275,6 +294,9 @@ impl AgentStep<'_> {
         )
         .await;
         progress.ran_ms += boot_ms().saturating_sub(began_ms);
+        if let Some(socket) = socket {
+            socket.close().await;
+        }
         drop(scratch);
         let finished = finished?;
         thread.ended(&finished).await;
@@ -290,6 +312,22 @@ impl AgentStep<'_> {
         Ok(finished)
     }
 
+    /// Opens the socket of the tools of `mcp: [sprag]`, if the step has them.
+    async fn tool_socket(&self, folder: &std::path::Path) -> Result<Option<ToolSocket>, String> {
+        if !self.agent.has_sprag_tools() {
+            return Ok(None);
+        }
+        let commands = self.work.commands;
+        let (Some(tools), Some(records), Some(_)) =
+            (&commands.step_tools, commands.records(), &commands.fake_agent)
+        else {
+            return Err(format!("this program cannot offer the tools of `mcp: [{SPRAG_TOOLS}]`"));
+        };
+        let token = records.step_token(self.work.assignment.lease).await?;
+        let opened = ToolSocket::open(folder, std::sync::Arc::clone(tools), token);
+        opened.map(Some).map_err(|error| format!("the socket of its tools cannot be opened: {error}"))
+    }
+
     /// Returns the session as it is stored while an attempt works in it.
     fn stored(&self, progress: &Progress) -> StoredSession {
         StoredSession {
@@ -299,6 +337,7 @@ impl AgentStep<'_> {
             round: progress.talked_to.as_ref().map_or(self.work.assignment.round, |before| before.round),
             is_done: progress.talked_to.as_ref().is_some_and(|before| before.is_done),
             is_limited: false,
+            granted: progress.granted,
             tool_calls: progress.tool_calls,
             usage: progress.usage,
         }
@@ -327,18 +366,10 @@ impl AgentStep<'_> {
             Ok(end) => end,
             Err(failure) => return Verdict::Failed(failure.clone()),
         };
-        let Some(schema) = self.agent.output_schema.clone() else { return judge(end, None) };
+        let Some(schema) = self.agent.output_schema.clone() else { return judged_end(end, None) };
         // A schema of the pipeline and a value of the agent can take long together.
         let end = end.clone();
-        let judged = tokio::task::spawn_blocking(move || {
-            let fits = |value: &Value| {
-                if !value.is_object() {
-                    return Err("it is not an object".to_owned());
-                }
-                evidence::fits_schema(value, &schema)
-            };
-            judge(&end, Some(&fits))
-        });
+        let judged = tokio::task::spawn_blocking(move || judged_end(&end, Some(&schema)));
         judged.await.unwrap_or_else(|error| {
             Verdict::Failed(Failure::new(
                 FailureKind::SchemaNotMet,
@@ -356,6 +387,11 @@ impl AgentStep<'_> {
         control: &mut Control,
     ) -> Ended {
         let Ok(end) = &finished.turn else { return Ended::Lost };
+        if !self.dir().is_dir() {
+            let message =
+                format!("{}: its folder {} is gone", self.resolved.settings.name, self.dir().display());
+            return failed(&json!({ "reason": "workspace", "message": message }), true);
+        }
         let outputs = match outputs(end, progress) {
             Ok(outputs) => outputs,
             Err(message) => return failed(&json!({ "reason": "output", "message": message }), true),
@@ -418,9 +454,15 @@ impl AgentStep<'_> {
     /// Ends the attempt because of the account's limit. The store holds the account for all runs, and hands the same
     /// attempt out again when the limit has ended.
     fn give_back(&self, failure: &Failure, progress: &Progress, transcript: &mut Transcript) -> Ended {
+        let next = if self.agent.fallback.is_empty() {
+            "the step waits for its reset"
+        } else {
+            "another agent takes over, or the step waits for a reset"
+        };
+        let account = &self.resolved.settings.account;
         transcript.note(&format!(
-            "sprag: the usage limit of account {} is reached ({}): the step waits for its reset",
-            self.resolved.settings.account, failure.message
+            "sprag: the usage limit of account {account} is reached ({}): {next}",
+            failure.message
         ));
         if progress.is_own {
             self.store(&StoredSession { is_limited: true, ..self.stored(progress) });
@@ -472,6 +514,21 @@ impl AgentStep<'_> {
         progress.is_after_limit = progress.is_own;
         Ok(())
     }
+}
+
+/// Judges the end of a turn by everything that the agent reported, and by the step's schema.
+pub fn judged_end(end: &TurnEnd, schema: Option<&Value>) -> Verdict {
+    if mutant!(EndTurnIsSuccess) {
+        return Verdict::Success;
+    }
+    let Some(schema) = schema else { return judge(end, None) };
+    let fits = |value: &Value| {
+        if !value.is_object() {
+            return Err("it is not an object".to_owned());
+        }
+        evidence::fits_schema(value, schema)
+    };
+    judge(end, Some(&fits))
 }
 
 fn session_id(progress: &Progress) -> String {

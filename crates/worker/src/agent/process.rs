@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sprag_agent::{
-    AgentControl, Event, Exit, Failure, FailureKind, Launch, Limits, Message, Permissions, Refused,
+    AgentControl, Answer, Event, Exit, Failure, FailureKind, Launch, Limits, Message, Permissions, Refused,
     RunnerSettings, TurnEnd, Usage, explain_exit,
 };
 use sprag_pipeline::AgentBudget;
@@ -18,6 +18,7 @@ use sprag_process::{
 };
 use sprag_store::Ending;
 
+use super::SPRAG_TOOLS;
 use super::asking::{Asked, Asking, send_answer};
 use super::thread::HeldThread;
 use super::transcript::Transcript;
@@ -75,6 +76,8 @@ pub(crate) struct Finished {
 pub(crate) struct Bounds {
     pub(crate) stall: Duration,
     pub(crate) budget: AgentBudget,
+    /// The number of times that a person has granted the budget again.
+    pub(crate) granted: u32,
     /// The tool calls of the step before this process.
     pub(crate) tool_calls: u64,
     /// The tokens and cost of the step before this process.
@@ -85,7 +88,11 @@ impl Bounds {
     /// Returns which part of the budget is used up, if any.
     fn exceeded(&self, usage: &Usage, tool_calls: u64) -> Option<String> {
         let (usage, tool_calls) = (self.usage.plus(usage), self.tool_calls + tool_calls);
-        let AgentBudget { turns, tokens, usd } = self.budget;
+        let times = u64::from(self.granted) + 1;
+        let AgentBudget { turns, tokens, usd, .. } = self.budget;
+        let (turns, tokens) =
+            (turns.map(|most| most.saturating_mul(times)), tokens.map(|most| most.saturating_mul(times)));
+        let usd = usd.map(|most| most * times as f64);
         if let Some(most) = turns.filter(|most| tool_calls > *most) {
             return Some(format!("it made {tool_calls} tool calls, and its budget is {most}"));
         }
@@ -166,6 +173,10 @@ pub(crate) async fn run(
                     watch.saw_event();
                     transcript.add(&event);
                     match &event {
+                        // The tools of the step itself have no effect that a person would have to allow.
+                        Event::PermissionRequested(request) if is_own_tool(launch, &request.tool) => {
+                            send_answer(&agent, request.request.clone(), Answer::Allow).await;
+                        }
                         Event::PermissionRequested(request) if launch.permissions == Permissions::Ask => {
                             asking.requested(request.clone());
                         }
@@ -236,6 +247,13 @@ pub(crate) async fn run(
         Ended::Lost
     })?;
     state.finish(work, ended, &log, control)
+}
+
+/// Whether a tool, as an agent names it, is one of the step's own tools.
+fn is_own_tool(launch: &Launch, tool: &str) -> bool {
+    let is_offered = launch.mcp_servers.iter().any(|server| server.name == SPRAG_TOOLS);
+    let server = tool.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")).map(|(server, _)| server);
+    is_offered && (server == Some(SPRAG_TOOLS) || tool.strip_prefix("mcp:") == Some(SPRAG_TOOLS))
 }
 
 fn warn(work: &Work<'_>, told: Result<(), sprag_process::Error>) {

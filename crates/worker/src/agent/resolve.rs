@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sprag_agent::{AgentSettings, Agents, Launch, Permissions, Session, catalog};
+use sprag_agent::{AgentSettings, Agents, Launch, McpServer, Permissions, Session, catalog};
 use sprag_lifecycle::ExecutionId;
 use sprag_pipeline::{AgentPermissions, AgentSpec, Kind, StepSpec};
 use sprag_process::{Order, inherited, make_private_folder, replace_private, variable};
 use sprag_store::Assignment;
 
+use super::servers::{self, server_in};
+use super::trust;
 use crate::command::{Commands, failed};
 use crate::control::Control;
 use crate::environment::RunEnvironment;
@@ -29,30 +31,52 @@ pub struct MissingAgent {
     pub message: String,
 }
 
-/// Reads the agents of this machine.
-pub fn agents() -> Result<Agents, String> {
+/// Reads the agents of this machine, and those of the repository that a folder is in, if they are trusted.
+pub fn agents(folder: Option<&Path>) -> Result<Agents, String> {
     let path = |name: &str| variable(name).map(PathBuf::from);
-    match Agents::user_file(path) {
-        Some(file) => Agents::read(&file, path("HOME").as_deref()),
-        None => Ok(Agents::default()),
+    let home = path("HOME");
+    let agents = match Agents::user_file(path) {
+        Some(file) => Agents::read(&file, home.as_deref())?,
+        None => Agents::default(),
+    };
+    match folder {
+        Some(folder) => trust::with_repository(agents, folder, home.as_deref()),
+        None => Ok(agents),
     }
 }
 
+/// Returns the folder in which a run was started.
+pub(crate) fn start_folder(assignment: &Assignment) -> Option<PathBuf> {
+    let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
+    context["dir"].as_str().map(PathBuf::from)
+}
+
 /// Returns the variables with the credentials of these agents. No other step gets them, and they are masked everywhere.
-pub(crate) fn credentials(names: &[String]) -> Vec<String> {
+pub(crate) fn credentials(names: &[String], folder: Option<&Path>) -> Vec<String> {
     if names.is_empty() {
         return Vec::new();
     }
     // A broken file is reported by the agent step itself.
-    agents().unwrap_or_default().credentials(names).map(str::to_owned).collect()
+    agents(folder).unwrap_or_default().credentials(names).map(str::to_owned).collect()
 }
 
 /// Returns the agents of this list that cannot be started on this machine, by a step that inherits its environment.
-pub fn check_agents<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<MissingAgent>, String> {
-    let agents = agents()?;
+pub fn check_agents<'a>(
+    names: impl Iterator<Item = &'a str>,
+    folder: Option<&Path>,
+) -> Result<Vec<MissingAgent>, String> {
+    let agents = agents(folder)?;
     let path = variable("PATH").unwrap_or_default();
+    let path = path.to_string_lossy();
     let missing = names.filter(|name| *name != FAKE).filter_map(|name| {
-        let message = find(&agents, name, &path.to_string_lossy()).err()?;
+        let message = match server_in(name) {
+            Some(server) => servers::problem(&agents, server, &path)?,
+            None => find(&agents, name, &path).err()?,
+        };
+        let message = match trust::hint(folder, name) {
+            Some(hint) => format!("{message}; {hint}"),
+            None => message,
+        };
         Some(MissingAgent { name: name.to_owned(), message })
     });
     Ok(missing.collect())
@@ -82,6 +106,10 @@ fn find(agents: &Agents, name: &str, path: &str) -> Result<(AgentSettings, PathB
 pub(crate) struct Resolved {
     pub(crate) settings: AgentSettings,
     program: PathBuf,
+    /// Whether the step's `model` is one of this agent, and not only of the one that it stands in for.
+    knows_model: bool,
+    /// The MCP servers that it gets.
+    servers: Vec<McpServer>,
 }
 
 impl Commands {
@@ -93,15 +121,25 @@ impl Commands {
         spec: &StepSpec,
     ) -> Result<Resolved, Ended> {
         let wrong = |message: String| failed(&json!({ "reason": "agent", "message": message }), false);
-        let agents = agents().map_err(wrong)?;
+        let folder = start_folder(assignment);
+        let agents = agents(folder.as_deref()).map_err(wrong)?;
         let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
-        let name = context[FAKE_AGENTS].as_str().unwrap_or(&agent.agent);
+        let stand_in = assignment.stand_in.as_deref();
+        let name = context[FAKE_AGENTS].as_str().or(stand_in).unwrap_or(&agent.agent);
         if name == FAKE && agents.get(FAKE) == Agents::default().get(FAKE) {
             return self.fake_agent().map_err(wrong);
         }
         let path = spec.env.get("PATH").cloned().or_else(|| variable("PATH")?.into_string().ok());
-        let (settings, program) = find(&agents, name, &path.unwrap_or_default()).map_err(wrong)?;
-        Ok(Resolved { settings, program })
+        let (settings, program) = find(&agents, name, &path.unwrap_or_default()).map_err(|why| {
+            wrong(match trust::hint(folder.as_deref(), name) {
+                Some(hint) => format!("{why}; {hint}"),
+                None => why,
+            })
+        })?;
+        let own_driver = agents.get(&agent.agent).map(|own| own.driver);
+        let knows_model = stand_in.is_none() || own_driver == Some(settings.driver);
+        let servers = servers::servers(&agents, agent).map_err(wrong)?;
+        Ok(Resolved { settings, program, knows_model, servers })
     }
 
     /// Returns the fake agent with its built-in script, which this program plays.
@@ -115,7 +153,7 @@ impl Commands {
         settings.command = ["sprag", "agent", "fake", "builtin", "--speak", "claude", "--home", &home]
             .map(str::to_owned)
             .into();
-        Ok(Resolved { settings, program })
+        Ok(Resolved { settings, program, knows_model: true, servers: Vec::new() })
     }
 }
 
@@ -133,7 +171,8 @@ impl Resolved {
             AgentPermissions::ReadOnly => Permissions::ReadOnly,
             AgentPermissions::Ask => Permissions::Ask,
         };
-        launch.model.clone_from(&agent.model);
+        launch.model = agent.model.clone().filter(|_| self.knows_model);
+        launch.mcp_servers.clone_from(&self.servers);
         launch.system.clone_from(&agent.system);
         launch.output_schema.clone_from(&agent.output_schema);
         launch.is_root = sprag_agent::is_root();
@@ -158,8 +197,13 @@ impl Resolved {
         let own = self.settings.secrets.iter().filter(|name| variable(name).is_some());
         let own: Vec<String> = own.filter(|name| !spec.secrets.contains(name)).cloned().collect();
         let secrets: Vec<String> = spec.secrets.iter().chain(&own).cloned().collect();
-        let spec =
+        let mut spec =
             StepSpec { kind: Kind::Exec { argv: line.argv, each: Vec::new() }, secrets, ..spec.clone() };
+        if let Some(sandbox) = &mut spec.sandbox {
+            // The agent starts this program to reach its tools.
+            let own = commands.fake_agent.iter().filter(|_| launch.mcp_servers.iter().any(is_sprag));
+            sandbox.read.extend(own.map(|program| program.display().to_string()));
+        }
         let (mut order, _) = commands.order(assignment, &spec, place, control)?;
         let others: Vec<String> = spec
             .masks
@@ -182,6 +226,11 @@ impl Resolved {
             names => format!("Log in with `{program}`, or set {}, then `sprag resume`", names.join(" or ")),
         }
     }
+}
+
+/// Whether a server of an agent is the one with the tools of the step.
+fn is_sprag(server: &McpServer) -> bool {
+    server.name == super::SPRAG_TOOLS
 }
 
 /// A folder for files that the agent reads at its start; removed when dropped.

@@ -1,7 +1,8 @@
 //! The session of an agent step, stored beside the step's logs.
 //!
 //! ```text
-//!   runs/RUN/STEP.session    the agent, the session's id, what it has used; replaced as a whole
+//!   runs/RUN/STEP.session          the agent, the session's id, what it has used; replaced as a whole
+//!   runs/RUN/STEP.AGENT.session    the session of an agent that another one stands in for
 //! ```
 //!
 //! A retry, a crash and a resume continue this session. The file is written before the first prompt is sent, so that a
@@ -39,6 +40,9 @@ pub(crate) struct StoredSession {
     /// Whether a usage limit of the account stopped it.
     #[serde(default)]
     pub(crate) is_limited: bool,
+    /// The number of times that a person has granted the step's budget again.
+    #[serde(default)]
+    pub(crate) granted: u32,
     /// The tool calls of all attempts of this step.
     pub(crate) tool_calls: u64,
     /// The tokens and cost of all attempts of this step.
@@ -66,6 +70,10 @@ pub(crate) struct Chosen {
     pub(crate) is_own: bool,
     /// Whether a usage limit of the account stopped the session.
     pub(crate) is_limited: bool,
+    /// Another agent that has worked on the step since, or before.
+    pub(crate) after: Option<String>,
+    /// The number of times that a person has granted the step's budget again.
+    pub(crate) granted: u32,
     /// The tool calls of earlier attempts.
     pub(crate) tool_calls: u64,
     /// The tokens and cost of earlier attempts.
@@ -85,15 +93,40 @@ pub(crate) fn choose(
 ) -> Chosen {
     let id = assignment.lease.execution;
     let fits = |stored: &StoredSession| stored.agent == settings.name && stored.driver == settings.driver;
-    let own = StoredSession::load(&files.session(id, &assignment.name)).filter(fits);
+    let (mut used_calls, mut used) = (0, Usage::default());
+    let mut granted = 0;
+    let path = files.session(id, &assignment.name);
+    let last = StoredSession::load(&path);
+    if let Some(last) = &last {
+        granted = last.granted;
+    }
+    let after = last.as_ref().filter(|last| !fits(last)).map(|last| last.agent.clone());
+    let mut own = last.clone().filter(fits);
+    if let Some(last) = last.filter(|_| after.is_some()) {
+        // The session of the other agent is kept: it continues when its account is free again.
+        let aside = files.session_of(id, &assignment.name, &last.agent);
+        if let Err(error) = last.save(&aside) {
+            tracing::warn!(path = %aside.display(), %error, "the session of an agent was not kept");
+        }
+        // The budget is the step's, whichever agents work on it.
+        let before = StoredSession::load(&files.session_of(id, &assignment.name, &settings.name));
+        own = before.filter(fits).map(|own| StoredSession {
+            tool_calls: last.tool_calls,
+            usage: last.usage,
+            ..own
+        });
+        (used_calls, used) = (last.tool_calls, last.usage);
+    }
     // A step that succeeded and starts again in the same round was rewound: its work is undone, its session too.
     let is_rewound =
         |stored: &StoredSession| stored.is_done && stored.round == assignment.round && !assignment.is_retry;
-    let (tool_calls, usage) = own.as_ref().map_or((0, Usage::default()), |own| (own.tool_calls, own.usage));
+    let (tool_calls, usage) = own.as_ref().map_or((used_calls, used), |own| (own.tool_calls, own.usage));
     let chosen = |session, is_own, remark| Chosen {
         session,
         is_own,
         is_limited: false,
+        after: after.clone(),
+        granted,
         tool_calls,
         usage,
         talked_to: None,
@@ -131,6 +164,8 @@ pub(crate) fn talk(
         session: Session::Resume { id: stored.id.clone() },
         is_own: true,
         is_limited: false,
+        after: None,
+        granted: stored.granted,
         tool_calls: stored.tool_calls,
         usage: stored.usage,
         talked_to: Some(stored),

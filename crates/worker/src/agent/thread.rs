@@ -90,8 +90,9 @@ impl HeldThread {
                 Err(Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) }))
             }
             Ok(ThreadEntry::Refused) => {
-                let message = format!("thread {thread} takes no further turns");
-                Err(failed(&json!({ "reason": "thread", "message": message }), true))
+                let message =
+                    format!("thread {thread} was stopped, archived or removed: it takes no further turns");
+                Err(failed(&json!({ "reason": "thread", "message": message }), false))
             }
             Err(error) => {
                 let message = format!("thread {thread} cannot be entered: {error}");

@@ -48,7 +48,14 @@ impl Transcript {
         if let Some(text) = readable(event) {
             self.note(&text);
         }
-        self.keep(event);
+        if let Ok(value) = serde_json::to_value(event) {
+            self.keep(value);
+        }
+    }
+
+    /// Records the message that the agent gets.
+    pub(crate) fn prompt(&mut self, text: &str) {
+        self.keep(serde_json::json!({ "event": "prompt", "text": text }));
     }
 
     /// Writes a text to the step's log.
@@ -58,9 +65,8 @@ impl Transcript {
         }
     }
 
-    fn keep(&mut self, event: &Event) {
+    fn keep(&mut self, mut value: serde_json::Value) {
         let Some(file) = &mut self.events else { return };
-        let Ok(mut value) = serde_json::to_value(event) else { return };
         self.secrets.mask_json(&mut value);
         let line = format!("{value}\n");
         self.events_bytes += line.len();
@@ -72,6 +78,15 @@ impl Transcript {
             self.events = None;
         }
     }
+}
+
+/// Returns a stored event as text for people; `None` for an event that only programs need.
+pub fn transcript_text(event: &serde_json::Value) -> Option<String> {
+    if event["event"] == "prompt" {
+        let lines: Vec<String> = event["text"].as_str()?.lines().map(|line| format!("< {line}")).collect();
+        return Some(lines.join("\n"));
+    }
+    readable(&serde_json::from_value(event.clone()).ok()?)
 }
 
 /// Returns an event as text for people; `None` for an event that only programs need.

@@ -161,7 +161,7 @@ impl Work<'_> {
         }
         for (at, check) in spec.checks.iter().enumerate() {
             let held = match check {
-                Check::Command(kind) => match self.check_command(kind, spec, began_ms, control).await {
+                Check::Command(kind) => match self.check_command(at, kind, spec, began_ms, control).await {
                     Ok(held) => held,
                     Err(ended) => return ended,
                 },
@@ -261,6 +261,7 @@ impl Work<'_> {
     /// Runs a command that must succeed, in the time that the step has left.
     async fn check_command(
         &self,
+        at: usize,
         kind: &Kind,
         spec: &StepSpec,
         began_ms: u64,
@@ -268,7 +269,7 @@ impl Work<'_> {
     ) -> Result<Result<(), String>, Ended> {
         let argv = kind.argv().unwrap_or_default();
         let mut order = self.order.clone();
-        let shown = argv.last().cloned().unwrap_or_default();
+        let shown = self.written_check(at).or_else(|| argv.last().cloned()).unwrap_or_default();
         order.argv = argv;
         order.capture_stdout = None;
         // The outputs have been read already.
@@ -288,6 +289,15 @@ impl Work<'_> {
                 ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
             Err(format!("{} ended with {code}", first_line(&shown)))
         })
+    }
+
+    /// Returns the command of a check as it is written in the file: with templates in the place of their values.
+    fn written_check(&self, at: usize) -> Option<String> {
+        let written: StepSpec = serde_json::from_str(&self.assignment.step().spec).ok()?;
+        match written.checks.get(at)? {
+            Check::Command(kind) => kind.argv()?.pop(),
+            _ => None,
+        }
     }
 
     /// Returns the facts about a command's exit as JSON: outputs if there are any, else the end of the log.

@@ -75,8 +75,10 @@ impl Worktree {
     }
 
     fn unmerged(&self) -> Result<(Vec<String>, String), Kind> {
-        let files = self.git("diff").args(["--name-only", "--diff-filter=U", "-z"]).run()?.fields();
-        let hunks = self.git("diff").args(["--no-color", "--no-ext-diff", "--diff-filter=U"]).run()?.stdout;
+        // Without a look into the repositories inside, whose settings can name commands.
+        let diff = || self.git("diff").args(["--diff-filter=U", "--ignore-submodules=dirty"]);
+        let files = diff().args(["--name-only", "-z"]).run()?.fields();
+        let hunks = diff().args(["--no-color", "--no-ext-diff"]).run()?.stdout;
         Ok((files, String::from_utf8_lossy(&hunks).into_owned()))
     }
 

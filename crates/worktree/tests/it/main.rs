@@ -17,5 +17,6 @@ mod prune;
 mod races;
 mod remove;
 mod repositories;
+mod sandboxes;
 mod state;
 mod tools;

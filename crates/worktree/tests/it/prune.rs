@@ -13,12 +13,12 @@ use crate::common::*;
 /// The number of states recorded while a user prunes without a pause.
 const STATES: usize = 25;
 
-fn is_whole(place: &Place, name: &str) -> bool {
+pub(crate) fn is_whole(place: &Place, name: &str) -> bool {
     git_output(&place.repo(), &["rev-list", "--objects", "--quiet", name]).status.success()
 }
 
 /// Does something while a user prunes in the main checkout repeatedly. Returns the number of prunes.
-fn beside_prunes(place: &Place, work: impl FnOnce()) -> usize {
+pub(crate) fn beside_prunes(place: &Place, work: impl FnOnce()) -> usize {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let pruner = scope.spawn(|| {

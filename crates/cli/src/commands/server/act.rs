@@ -13,6 +13,7 @@ use crate::commands::gates::field_texts;
 use crate::commands::steps::{RETRY_TEXT, skip_text};
 use crate::commands::{drawn, inputs, pipelines};
 use crate::exit::{Exit, Failure};
+use crate::show::line;
 
 impl AtRemote<'_> {
     /// Starts a run on the server, and shows it until its end unless it is detached.
@@ -25,23 +26,18 @@ impl AtRemote<'_> {
         };
         let file = pipelines::find(file)?;
         let loaded = sprag_pipeline::load_stream(&file).map_err(|problems| drawn(&problems))?;
-        let definition = loaded.pipeline.definition();
-        let other = definition.children.keys().chain(definition.prompts.keys()).next();
-        if let Some(other) = other {
-            return Err(Failure::usage(format!(
-                "{} needs {other}, which the server cannot read here",
-                file.display()
-            ))
-            .next(
-                "start the server with --project, and start its pipeline with `POST /v1/runs` or on its page",
-            ));
-        }
+        let files = loaded.pipeline.definition().files();
+        let files =
+            files.map_err(|why| Failure::usage(format!("{} cannot be sent: {why}", file.display())))?;
         let given = inputs::RawInputs { pairs, all: all.as_deref() };
         let (_, inputs) = inputs::prepare(&loaded.pipeline, &given, self.context.interactive)?;
         let labels = sprag_app::parse_labels(labels.iter().map(String::as_str))?;
         let yaml = with_name(loaded.pipeline.source(), &loaded.pipeline.name);
         let mut request =
             json!({ "yaml": yaml, "inputs": inputs, "priority": priority, "name": name, "labels": labels });
+        if !files.is_empty() {
+            request["files"] = json!(files);
+        }
         let selection = steps.selection();
         if !selection.is_all() {
             request["only"] = json!(selection.only);
@@ -56,6 +52,11 @@ impl AtRemote<'_> {
     /// Shows a run that was started or continued until its end, unless it is detached.
     async fn shown(&self, told: &Value, what: &str, after: u64, detach: bool) -> Result<Exit, Failure> {
         let run = word(told, "id");
+        if detach && !self.context.json {
+            // The id alone, as without a server.
+            line(&run);
+            return Ok(Exit::Ok);
+        }
         if detach {
             return self.said(&json!({ "type": "result", "run": run, "status": told["status"] }), what);
         }
@@ -74,9 +75,7 @@ impl AtRemote<'_> {
         let detail = self.detail(&run).await?;
         let names_step = ["step", "to"].iter().any(|key| body[*key].is_string());
         if detail["status"] == "completed" && !names_step {
-            let failure = Failure::error(format!("run {run} is completed: there is nothing to do"))
-                .next(format!("run a step again with `sprag retry {run} --step STEP`"));
-            return Err(Failure { exit: Exit::Nothing, ..failure });
+            return Err(Failure::ended(&run, "completed", &self.at()));
         }
         let mut journal = Journal { run: Some(run.clone()), after: 0 };
         while !journal.next(self).await?.is_empty() {}
@@ -84,10 +83,21 @@ impl AtRemote<'_> {
         self.shown(&told, "continues", journal.after, detach).await
     }
 
+    /// Sends a request about a live run. If the server refuses it and the run has ended, the failure says so.
+    async fn request(&self, run: &str, verb: &str, body: Value) -> Result<Value, Failure> {
+        let refused = match self.post(&format!("/v1/runs/{}/{verb}", escaped(run)), body).await {
+            Err(failure) if failure.exit == Exit::Error => failure,
+            other => return other,
+        };
+        let status = word(&self.detail(run).await?, "status");
+        let has_ended = outcome(&status).is_some();
+        Err(if has_ended { Failure::ended(run, &status, &self.at()) } else { refused })
+    }
+
     /// Skips a step of a live run, or starts its next try now.
     pub(super) async fn on_step(&self, run: Option<&str>, verb: &str, body: Value) -> Result<Exit, Failure> {
         let run = self.run(run).await?;
-        let told = self.post(&format!("/v1/runs/{}/{verb}", escaped(&run)), body.clone()).await?;
+        let told = self.request(&run, verb, body.clone()).await?;
         let step = word(&body, "step");
         let steps = told["steps"].as_array().map_or(&[][..], Vec::as_slice);
         let status = steps.iter().find(|row| row["id"] == step).map(|row| word(row, "status"));
@@ -153,7 +163,7 @@ impl AtRemote<'_> {
             Failure::usage(format!("--payload is not JSON: {error}")).next("write it like '{\"version\": 3}'")
         })?;
         let body = json!({ "name": name, "payload": payload });
-        let told = self.post(&format!("/v1/runs/{}/signals", escaped(&run)), body).await?;
+        let told = self.request(&run, "signals", body).await?;
         let received_by = &told["received_by"];
         let said = match received_by.as_str() {
             Some(step) => format!("signal delivered to step {step}"),
@@ -164,14 +174,11 @@ impl AtRemote<'_> {
 
     pub(super) async fn cancel(&self, run: &str) -> Result<Exit, Failure> {
         let run = self.run(Some(run)).await?;
-        let cancelled = self.post(&format!("/v1/runs/{}/cancel", escaped(&run)), json!({})).await;
+        let cancelled = self.request(&run, "cancel", json!({})).await;
         let told = self.detail(&run).await?;
         let status = word(&told, "status");
         if let (false, Err(failure)) = (status.starts_with("cancel"), cancelled) {
-            let has_ended = outcome(&status).is_some();
-            let ended =
-                || Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} is {status}")) };
-            return Err(if has_ended { ended() } else { failure });
+            return Err(failure);
         }
         self.said(&json!({ "run": run, "status": status }), &status)
     }

@@ -9,6 +9,7 @@ use super::stream::{Following, News};
 use super::{AtRemote, LIMIT, escaped};
 use crate::commands::events;
 use crate::exit::{Exit, Failure};
+use crate::show::end_line;
 
 /// The number of journal entries in one request.
 const PAGE: usize = 1000;
@@ -53,7 +54,10 @@ impl AtRemote<'_> {
         loop {
             let news = tokio::select! {
                 news = following.next(LIMIT) => news?,
-                _ = interrupt.recv() => return Ok(Exit::Ok),
+                _ = interrupt.recv() => {
+                    end_line();
+                    return Ok(Exit::Ok);
+                }
             };
             for one in news {
                 if let News::Entry(entry) = one {

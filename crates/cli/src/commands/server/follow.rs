@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sprag_app::{FailedStep, RunStatus, Waiting, Word, why_ended};
+use sprag_lifecycle::RunId;
 use sprag_pipeline::Input;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -11,13 +13,16 @@ use super::logs::RemoteTails;
 use super::stream::{Following, News};
 use super::{AtRemote, LOOK, escaped, outcome, word};
 use crate::commands::ask::{Reply, TypedLines};
+use crate::commands::run::{print_failures, print_next};
 use crate::exit::{Exit, Failure};
+use crate::live::TICK;
 use crate::patience::Patience;
-use crate::show::{Style, counted, hanging, line, local, plain, span, time_in};
+use crate::progress_line::ProgressLine;
+use crate::show::{Style, counted, end_line, hanging, line, plain, span};
 use crate::tails::LineOptions;
 
-/// The most waits that are printed.
-const MOST_WAITS: usize = 5;
+/// The number of redraws after which the command looks for itself.
+const MOST_TICKS: u32 = (LOOK.as_millis() / TICK.as_millis()) as u32;
 
 impl AtRemote<'_> {
     /// `sprag watch RUN`: shows the run until it has ended.
@@ -46,22 +51,27 @@ impl AtRemote<'_> {
             tails: RemoteTails::new(run, &detail, options),
             running: BTreeMap::new(),
             patience: Patience::default(),
-            said: Vec::new(),
+            waits: Vec::new(),
+            detail,
+            progress: ProgressLine::new(!self.context.json),
         };
+        let mut ticks = tokio::time::interval(TICK);
         let mut following = Following::new(&self.client);
         following.journal(Some(run), Some(after));
         let mut typed = None;
         loop {
-            let detail = self.detail(run).await?;
-            if let Some(exit) = outcome(&word(&detail, "status")) {
+            view.detail = self.detail(run).await?;
+            if let Some(exit) = outcome(&word(&view.detail, "status")) {
                 view.catch_up().await?;
-                self.tell_outcome(&detail).await?;
+                view.progress.clear();
+                self.tell_outcome(&view.detail).await?;
                 return Ok(exit);
             }
-            let asks = detail["waiting_for"] == "person";
+            let asks = view.detail["waiting_for"] == "person";
             let questions = if asks { self.questions_alone(run).await? } else { Vec::new() };
             if let Some(question) = questions.first() {
                 view.catch_up().await?;
+                view.progress.clear();
                 if self.context.interactive {
                     let typed = typed.get_or_insert_with(TypedLines::open);
                     if self.ask_here(question, typed, &mut following).await? {
@@ -73,11 +83,15 @@ impl AtRemote<'_> {
             view.say_waits().await?;
             view.follow_logs(&mut following);
             // Lines of logs change nothing about the run's status.
-            loop {
+            for drawn in 0.. {
                 let news = tokio::select! {
                     news = following.next(LOOK) => news?,
-                    _ = interrupt.recv() => return Ok(self.left(run)),
-                    _ = terminate.recv() => return Ok(self.left(run)),
+                    _ = ticks.tick(), if view.progress.is_drawn() => {
+                        view.draw();
+                        if drawn < MOST_TICKS { continue } else { Vec::new() }
+                    }
+                    _ = interrupt.recv() => return Ok(self.left(run, &mut view.progress)),
+                    _ = terminate.recv() => return Ok(self.left(run, &mut view.progress)),
                 };
                 let look = news.is_empty() || news.iter().any(|one| matches!(one, News::Entry(_)));
                 view.take(news).await?;
@@ -98,8 +112,7 @@ impl AtRemote<'_> {
         let (style, id, step) = (Style::stderr(), word(gate, "id"), word(gate, "step"));
         let choices = gate["choices"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let choices: Vec<String> = choices.map(str::to_owned).collect();
-        let ask = gate["ask"].as_str().unwrap_or_default();
-        eprintln!("{} {}", style.bold("?"), hanging(&format!("{step} waits for an answer: {ask}"), 2));
+        eprintln!("{} {}", style.bold("?"), asked(gate));
         let is_open = async || {
             following.next(LOOK).await?;
             Ok(self.get(&format!("/v1/gates/{}", escaped(&id))).await?["status"] == "open")
@@ -112,14 +125,21 @@ impl AtRemote<'_> {
                 let fields = field_values(gate, fields);
                 let body = json!({ "choice": choice, "comment": comment, "fields": fields });
                 self.post(&format!("/v1/gates/{}/answer", escaped(&id)), body).await?;
-                eprintln!("{} {step} {}", style.green("✓"), style.dim(&format!("answered {choice:?}")));
+                let is_last = choices.len() > 1 && choices.last() == Some(&choice);
+                let rejects = is_last && gate["leads_to"].get(&choice).is_none();
+                let sign = if rejects { style.red("✗") } else { style.green("✓") };
+                eprintln!("{sign} {step} {}", style.dim(&format!("answered {choice:?}")));
                 Ok(true)
             }
         }
     }
 
-    fn left(&self, run: &str) -> Exit {
+    fn left(&self, run: &str, progress: &mut ProgressLine) -> Exit {
         if !self.context.json {
+            // The terminal has written `^C`, which goes with the line.
+            if !progress.clear() {
+                end_line();
+            }
             let server = self.client.address();
             eprintln!("stopped watching; the run continues: sprag watch {run} --server {server}");
         }
@@ -131,6 +151,9 @@ impl AtRemote<'_> {
         let (run, status) = (word(detail, "id"), word(detail, "status"));
         if self.context.json {
             let mut told = json!({ "type": "result", "run": run, "status": status });
+            if let Some(reason) = detail["reason"].as_str().filter(|_| status == "cancelled") {
+                told["reason"] = reason.into();
+            }
             if let Some(outputs) = detail.get("outputs") {
                 told["outputs"] = outputs.clone();
             }
@@ -142,21 +165,16 @@ impl AtRemote<'_> {
             (Some(started), Some(ended)) => format!("in {}", span(ended - started)),
             _ => String::new(),
         };
-        eprintln!("{}", format!("{} {}", style.status(&status, 0), style.dim(&took)).trim_end());
-        let at = format!("--server {}", self.client.address());
+        let why = detail["reason"].as_str().filter(|why| status == "cancelled" && !why.is_empty());
+        let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
+        eprintln!("{}{why}", format!("{} {}", style.status(&status, 0), style.dim(&took)).trim_end());
+        let mut failures: Vec<FailedStep> = Vec::new();
         if status == "failed" {
             let told = self.get(&format!("/v1/runs/{}/explain", escaped(&run))).await?;
-            for failure in told["failed"].as_array().into_iter().flatten() {
-                let text = format!("{} failed: {}", word(failure, "step"), word(failure, "why"));
-                eprintln!("{} {}", style.sign("failed"), style.red(&text));
-                for text in failure["last_lines"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    eprintln!("    {} {}", style.dim("│"), plain(text));
-                }
-            }
-            eprintln!("{} sprag logs {run} --failed {at} · sprag retry {run} {at}", style.dim("next:"));
-        } else {
-            eprintln!("{} sprag status {run} {at} · sprag logs {run} {at}", style.dim("next:"));
+            failures = serde_json::from_value(told["failed"].clone()).unwrap_or_default();
+            print_failures(&run, &failures);
         }
+        print_next(&run, RunStatus::parse(&status).unwrap_or(RunStatus::Running), &failures, &self.at());
         Ok(())
     }
 
@@ -175,11 +193,7 @@ impl AtRemote<'_> {
         let (style, server) = (Style::stderr(), self.client.address());
         for gate in &gates {
             let (run, step) = (word(gate, "run"), word(gate, "step"));
-            let choices: Vec<&str> =
-                gate["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            let ask = gate["ask"].as_str().unwrap_or_default();
-            let asked = format!("{step} waits for an answer: {ask} [{}]", choices.join(", "));
-            eprintln!("{} {}", style.bold("?"), hanging(&asked, 2));
+            eprintln!("{} {}", style.bold("?"), asked(gate));
             let at = format!("{run} {step} --server {server}");
             eprintln!("{} sprag approve {at} · sprag reject {at}", style.dim("next:"));
         }
@@ -190,6 +204,14 @@ impl AtRemote<'_> {
     }
 }
 
+/// Returns the text of a question and its choices.
+fn asked(gate: &Value) -> String {
+    let choices: Vec<&str> =
+        gate["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let (step, ask) = (word(gate, "step"), gate["ask"].as_str().unwrap_or_default());
+    hanging(&format!("{step} waits for an answer: {ask} [{}]", choices.join(", ")), 2)
+}
+
 /// Returns a time in milliseconds since 1970.
 pub(super) fn time_of(value: &Value) -> Option<i64> {
     let time: jiff::Timestamp = value.as_str()?.parse().ok()?;
@@ -197,17 +219,20 @@ pub(super) fn time_of(value: &Value) -> Option<i64> {
 }
 
 /// The live view of one run.
-struct LiveView<'r, 'c> {
-    remote: &'r AtRemote<'c>,
-    run: String,
-    journal: Journal,
-    tails: RemoteTails,
+pub(super) struct LiveView<'r, 'c> {
+    pub(super) remote: &'r AtRemote<'c>,
+    pub(super) run: String,
+    pub(super) journal: Journal,
+    pub(super) tails: RemoteTails,
     /// The attempts that are being executed, by step, with their start times in milliseconds.
-    running: BTreeMap<String, (u32, i64)>,
+    pub(super) running: BTreeMap<String, (u32, i64)>,
     /// The time of the next look at what the run waits for.
-    patience: Patience,
-    /// The waits that were printed last.
-    said: Vec<String>,
+    pub(super) patience: Patience,
+    /// What it waits for, as far as the last look has shown.
+    pub(super) waits: Vec<Waiting>,
+    /// The run with its steps, as of the last look.
+    pub(super) detail: Value,
+    pub(super) progress: ProgressLine,
 }
 
 impl LiveView<'_, '_> {
@@ -222,7 +247,10 @@ impl LiveView<'_, '_> {
                         self.show(&entry).await?;
                     }
                 }
-                News::Line { attempt, offset, line } => self.tails.take(attempt, offset, line),
+                News::Line { attempt, offset, line } => {
+                    self.progress.clear();
+                    self.tails.take(attempt, offset, line);
+                }
                 News::LogEnded(_) | News::Lost(_) => {}
             }
         }
@@ -240,33 +268,6 @@ impl LiveView<'_, '_> {
                 self.show(entry).await?;
             }
         }
-    }
-
-    /// Prints what the run waits for, if none of its steps is being executed: after a moment, and at each change.
-    async fn say_waits(&mut self) -> Result<(), Failure> {
-        if self.remote.context.json || !self.running.is_empty() {
-            self.patience.reset();
-            return Ok(());
-        }
-        if !self.patience.is_due() {
-            return Ok(());
-        }
-        let told = self.remote.get(&format!("/v1/runs/{}/explain", escaped(&self.run))).await?;
-        let of_run = told["waits_for"].as_str().map(|what| format!("the run: {what}"));
-        let steps = told["steps"].as_array().into_iter().flatten();
-        let of_steps = steps.map(|step| {
-            let until = time_in(step, "until").map(|until| format!(" (until {})", local(until)));
-            let what = step["waits_for"].as_str().unwrap_or_default();
-            format!("{}: {what}{}", word(step, "id"), until.unwrap_or_default())
-        });
-        let waits: Vec<String> = of_run.into_iter().chain(of_steps).take(MOST_WAITS).collect();
-        if waits != self.said {
-            for text in &waits {
-                eprintln!("{} {}", Style::stderr().dim("waiting:"), hanging(&plain(text), 9));
-            }
-            self.said = waits;
-        }
-        Ok(())
     }
 
     /// Follows the logs of the steps that are being executed.
@@ -288,6 +289,9 @@ impl LiveView<'_, '_> {
         }
         let step = word(entry, "step");
         let at = time_of(&entry["at"]).unwrap_or_default();
+        // A wait may have ended with it.
+        self.patience.reset();
+        self.waits.clear();
         match (entry["entity"].as_str(), entry["event"].as_str(), entry["to"].as_str()) {
             (Some("execution"), _, Some("running")) => {
                 let id = word(entry, "id");
@@ -303,6 +307,7 @@ impl LiveView<'_, '_> {
                 _,
             ) => {
                 let began = self.running.remove(&step);
+                self.progress.clear();
                 if let Some((attempt, _)) = began {
                     self.tails.print(self.remote, (step.clone(), attempt), true).await?;
                 }
@@ -324,7 +329,10 @@ impl LiveView<'_, '_> {
             }
             "step.retried" => {
                 let why = self.why(step, began.map(|(attempt, _)| attempt)).await?;
-                let next = began.map(|(attempt, _)| format!("; retry {}", attempt + 1)).unwrap_or_default();
+                let next = match began {
+                    Some((attempt, _)) => format!("; {}", self.next_attempt(step, attempt + 1).await?),
+                    None => String::new(),
+                };
                 format!("{} {step} failed: {why} ({took}){next}", style.bold("↻"))
             }
             "step.repeated" => format!("{} {step} has ended a round {took}", style.bold("↻")),
@@ -344,13 +352,18 @@ impl LiveView<'_, '_> {
         let of_step = |row: &&Value| {
             row["step"] == step && attempt.is_none_or(|attempt| row["attempt"] == json!(attempt))
         };
-        let result = executions.iter().rfind(of_step).map(|row| row["result"].clone()).unwrap_or_default();
-        Ok(match (result["message"].as_str(), result["exit_code"].as_i64()) {
-            (Some(message), _) => plain(message),
-            (None, Some(code)) => format!("exit code {code}"),
-            (None, None) => "no reason was reported".to_owned(),
-        })
+        let Some(row) = executions.iter().rfind(of_step) else {
+            return Ok("no reason was reported".to_owned());
+        };
+        Ok(why_attempt_failed(row))
     }
+}
+
+/// Returns a few words on why an attempt failed, from the view that programs see.
+pub(super) fn why_attempt_failed(row: &Value) -> String {
+    let run = word(row, "run").parse().unwrap_or(RunId::from_i64(0));
+    let result = row["result"].is_object().then(|| row["result"].to_string());
+    why_ended(run, &word(row, "status"), result.as_deref())
 }
 
 /// Returns the values of a question's fields by name. The server refuses a text that is not a value of its field.

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::stream::{AttemptOf, Following, News};
 use super::{AtRemote, LOOK, escaped, outcome, problem, word};
 use crate::args::LogOptions;
-use crate::commands::logs::start_of;
+use crate::commands::logs::{MOST_TOLD, start_of, step_is_meant};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, plain};
 use crate::tails::{LineOptions, LinePrinter};
@@ -25,7 +25,10 @@ impl AtRemote<'_> {
         options: &LogOptions,
     ) -> Result<Exit, Failure> {
         let since = options.since.as_deref().map(|text| start_of(text, now_ms())).transpose()?;
-        let run = self.run(run).await?;
+        let run = match self.run(run).await {
+            Ok(found) => found,
+            Err(failure) => return Err(self.unknown_run(failure, run).await),
+        };
         let lines = LineOptions {
             json: self.context.json,
             named: step.is_none(),
@@ -55,6 +58,10 @@ impl AtRemote<'_> {
                 }
             }
             if !options.follow || is_over {
+                if !options.failed && !tails.has_printed {
+                    let not_begun = not_begun(&detail, &executions, step);
+                    tails.find_reasons(self, not_begun).await?;
+                }
                 return tails.say_what_is_missing(&run, options.failed, chosen.is_empty());
             }
             loop {
@@ -72,6 +79,21 @@ impl AtRemote<'_> {
                     break;
                 }
             }
+        }
+    }
+
+    /// Returns the failure about a run that does not exist. It names the step of the newest run that the user probably
+    /// means.
+    async fn unknown_run(&self, failure: Failure, wanted: Option<&str>) -> Failure {
+        let (Exit::Usage, Some(step), Ok(newest)) = (failure.exit, wanted, self.run(None).await) else {
+            return failure;
+        };
+        let Ok(detail) = self.detail(&newest).await else { return failure };
+        let mut steps = detail["steps"].as_array().into_iter().flatten();
+        if steps.any(|one| one["id"] == step) {
+            step_is_meant(failure, step, &newest, &self.at())
+        } else {
+            failure
         }
     }
 
@@ -119,6 +141,18 @@ fn choose(
             .next(format!("the highest is {most}")));
     }
     Ok(chosen)
+}
+
+/// Returns the ids of the steps that no attempt has begun, among those that the user asked for. The items of a fan-out
+/// count if it was named.
+fn not_begun(detail: &Value, executions: &[Value], step: Option<&str>) -> Vec<String> {
+    let has_begun = |id: &str| executions.iter().any(|row| row["step"] == id && !row["started_at"].is_null());
+    let steps = detail["steps"].as_array().into_iter().flatten();
+    let is_of = |one: &&Value| match step {
+        Some(step) => one["id"] == step || one["item_of"] == step,
+        None => one["item_of"].is_null(),
+    };
+    steps.filter(is_of).map(|one| word(one, "id")).filter(|id| !has_begun(id)).collect()
 }
 
 fn attempt_of(execution: &Value) -> u32 {
@@ -237,6 +271,18 @@ impl RemoteTails {
     fn show(&mut self, step: &str, attempt: u32, entry: &LogEntry) {
         self.has_printed = true;
         self.printer.print(&self.run, step, attempt, entry);
+    }
+
+    /// Asks the server why steps have no log.
+    async fn find_reasons(&mut self, remote: &AtRemote<'_>, steps: Vec<String>) -> Result<(), Failure> {
+        for step in steps.into_iter().take(MOST_TOLD) {
+            let path = format!("/v1/runs/{}/steps/{}/log", escaped(&self.run), escaped(&step));
+            let (status, bytes) = remote.exchange("GET", &path, None, None).await?;
+            if status == 404 {
+                self.missing.insert(step, problem(status, &bytes).message);
+            }
+        }
+        Ok(())
     }
 
     /// Prints why steps have no log, if nothing at all was printed.

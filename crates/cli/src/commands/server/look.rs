@@ -4,12 +4,14 @@ use serde_json::Value;
 use sprag_app::GraphView;
 use sprag_lifecycle::Word;
 
+use super::follow::why_attempt_failed;
 use super::{AtRemote, MOST_LISTED, escaped, status_of, word};
 use crate::args::{GraphFormat, ListOptions};
 use crate::commands::ls::{self, Listed};
+use crate::commands::status::{WIDEST_ITEM, after_tries};
 use crate::commands::{diff, explain, graph, logs, questions};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, span, time_in};
+use crate::show::{columns_of, line, local, padded, plain, shortened, span, time_in};
 
 /// The most pages of open questions that are read.
 const MOST_PAGES: usize = 20;
@@ -45,7 +47,7 @@ impl AtRemote<'_> {
             }
         }
         listed.runs.truncate(options.limit);
-        ls::print(self.context, &listed, options, jiff::Timestamp::now().as_millisecond())
+        ls::print(self.context, &listed, options, jiff::Timestamp::now().as_millisecond(), &self.at())
     }
 
     pub(super) async fn status(&self, run: Option<&str>) -> Result<Exit, Failure> {
@@ -71,24 +73,53 @@ impl AtRemote<'_> {
                 took(&told).map(|took| format!(" · {took}")).unwrap_or_default()
             ))
         ));
+        for (key, text) in [
+            ("name:", word(&told, "name")),
+            ("labels:", ls::told_labels(&told["labels"])),
+            ("reason:", word(&told, "reason")),
+        ] {
+            if !text.is_empty() {
+                line(&format!("  {} {text}", style.dim(key)));
+            }
+        }
         let steps: Vec<&Value> = told["steps"].as_array().into_iter().flatten().collect();
-        let width = steps.iter().map(|step| word(step, "id").chars().count()).max().unwrap_or(0);
+        let has_failed = |step: &Value| step["status"] == "failed";
+        let executions = if steps.iter().any(|step| has_failed(step)) {
+            self.executions(&word(&told, "id")).await?
+        } else {
+            Vec::new()
+        };
+        let name = |step: &Value| {
+            let item = step["item"].as_str().map(|item| shortened(&plain(item), WIDEST_ITEM));
+            sprag_app::named_item(&word(step, "id"), item.as_deref())
+        };
+        let width = steps.iter().map(|step| columns_of(&name(step))).max().unwrap_or(0);
         for step in steps {
-            let status = if step["not_run"] == true { "not run".to_owned() } else { status_of(step) };
+            let not_run = step["not_run"] == true;
+            let status = if not_run { "not run".to_owned() } else { status_of(step) };
+            let sign = if not_run { status.clone() } else { word(step, "status") };
             let tries = match (step["round"].as_u64(), step["max_rounds"].as_u64(), step["attempt"].as_u64())
             {
                 (Some(round), Some(most), _) => format!("round {round} of {most}"),
-                (_, _, Some(attempt)) if attempt > 1 => format!("attempt {attempt}"),
+                (_, _, Some(attempt)) if attempt > 1 && !not_run => format!("attempt {attempt}"),
                 _ => String::new(),
             };
+            let last = executions.iter().rfind(|row| row["step"] == step["id"]);
+            let why = last.filter(|_| has_failed(step)).map(why_attempt_failed);
             let text = format!(
-                "  {} {:width$}  {}  {:>7}  {tries}",
-                style.sign(&word(step, "status")),
-                word(step, "id"),
+                "  {} {}  {}  {:>7}  {tries}{}",
+                style.sign(&sign),
+                padded(&name(step), width),
                 style.status(&status, 16),
-                took(step).unwrap_or_default()
+                took(step).unwrap_or_default(),
+                after_tries(&tries, why.or_else(|| about(step)))
             );
             line(text.trim_end());
+        }
+        for note in told["notes"].as_array().into_iter().flatten() {
+            let said = if note["kind"] == "report" { "reports" } else { "notes" };
+            let whose = style.dim(&format!("{} {said}:", word(note, "step")));
+            line(&format!("  {whose} {}", word(note, "text")));
         }
         if told["status"] == "failed" {
             line(&style.dim(&format!("next: sprag explain {}{}", word(&told, "id"), self.at())));
@@ -139,4 +170,17 @@ impl AtRemote<'_> {
         diff::print(self.context, &told, options)?;
         Ok(Exit::Ok)
     }
+}
+
+/// Returns the item counts of a fan-out, or the child run of a step; none for other steps.
+fn about(step: &Value) -> Option<String> {
+    let items = &step["items"];
+    if items.is_object() {
+        let count = |key: &str| items[key].as_u64().unwrap_or(0);
+        let failed =
+            if count("failed") > 0 { format!(", {} failed", count("failed")) } else { String::new() };
+        return Some(format!("{} of {} items{failed}", count("settled"), count("total")));
+    }
+    let child = step["child"].as_str().map(|child| format!("run {}", plain(child)));
+    child.or_else(|| (step["service"] == true).then(|| "service".to_owned()))
 }

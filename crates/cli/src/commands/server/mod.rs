@@ -7,6 +7,7 @@
 //!              ├─ act     run, retry, resume, rewind, fork, cancel, approve, reject, signal
 //!              ├─ wait    wait
 //!              ├─ follow  the live view of a run; watch
+//!              ├─ waits   what such a run waits for
 //!              ├─ stream  what the server sends meanwhile
 //!              ├─ logs    logs
 //!              └─ events  events
@@ -19,6 +20,7 @@ mod logs;
 mod look;
 mod stream;
 mod wait;
+mod waits;
 mod watch;
 
 use std::time::Duration;
@@ -70,6 +72,7 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
     };
     let Some(remote) = AtRemote::open(context, at)? else { return Ok(None) };
     let done = match command {
+        Command::Run { file: None, .. } => super::pipelines::list(context, &remote.at()),
         Command::Run { file: Some(file), slots, bus, .. } => {
             if slots.is_some() || bus.is_some() {
                 return Err(Failure::usage(
@@ -248,6 +251,7 @@ pub(super) fn problem(status: u16, body: &[u8]) -> Failure {
     let message = message.strip_prefix("error: ").map(str::to_owned).unwrap_or(message);
     let failure = match status {
         400 | 404 | 422 => Failure::usage(message),
+        409 if told["code"] == "no_worktree" => Failure { exit: Exit::Nothing, ..Failure::error(message) },
         _ => Failure::error(message),
     };
     let next = match status {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::stream::Following;
 use super::{AtRemote, LOOK, outcome, status_of, word};
 use crate::exit::{Exit, Failure};
+use crate::show::line;
 
 impl AtRemote<'_> {
     /// Waits for the end of a run, or until it waits for a person and for nothing else.
@@ -17,7 +18,10 @@ impl AtRemote<'_> {
             Some(limit) => match tokio::time::timeout(limit, self.end_of(&run)).await {
                 Ok(ended) => ended,
                 Err(_) => {
-                    if !self.context.json {
+                    if self.context.json {
+                        let status = self.detail(&run).await?["status"].clone();
+                        line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+                    } else {
                         let limit = sprag_app::text::span(limit.as_millis().try_into().unwrap_or(i64::MAX));
                         eprintln!("run {run} has not ended in {limit}");
                     }

@@ -12,7 +12,7 @@ use super::stream::Following;
 use super::{AtRemote, LIMIT};
 use crate::commands::watch::{Drawn, LiveRun, redraw};
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{end_line, line};
 
 /// The most runs that are shown at once.
 const MOST: usize = 200;
@@ -39,7 +39,10 @@ impl AtRemote<'_> {
                     has_changed |= !news?.is_empty();
                     continue;
                 }
-                _ = interrupt.recv() => return Ok(Exit::Ok),
+                _ = interrupt.recv() => {
+                    end_line();
+                    return Ok(Exit::Ok);
+                }
                 _ = terminate.recv() => return Ok(Exit::Ok),
             }
             unread += 1;

@@ -3,6 +3,7 @@
 
 mod claims;
 mod environments;
+mod files;
 mod logs;
 mod reports;
 
@@ -32,6 +33,8 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(reports::release))
         .routes(routes!(reports::vanished))
         .routes(routes!(logs::append))
+        .routes(routes!(files::append_file))
+        .routes(routes!(files::read))
         .routes(routes!(environments::ask))
         .routes(routes!(environments::tidy))
         .routes(routes!(environments::destroy))

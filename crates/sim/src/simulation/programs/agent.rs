@@ -41,6 +41,7 @@ impl Agent {
             worker: self.id,
             queues: vec![queue.into()],
             reserved_only: false,
+            services_only: false,
             lease_ms: LEASE_MS,
             nonce,
         }

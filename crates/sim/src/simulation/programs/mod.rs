@@ -23,6 +23,7 @@ mod agent;
 mod collector;
 mod leader;
 mod person;
+pub mod rules;
 mod worker;
 
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub fn begin(handle: Arc<ProgramHandle>, scenario: &Arc<Scenario>) -> Task {
         Role::Person => Box::pin(person::act(handle, scenario)),
         Role::Leader => Box::pin(leader::lead(handle, scenario)),
         Role::Collector => Box::pin(collector::collect(handle)),
+        Role::Sender => Box::pin(rules::send(handle)),
     }
 }
 
@@ -67,7 +69,13 @@ fn executor(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>, only: Option<(R
     let keeper =
         only.map(|(_, worker)| Keeper { world, store: handle.store(), worker, host, at: Arc::default() });
     let effect = Arc::new(EndEffect { handle: Arc::clone(&handle), keeper });
-    Executor::new(handle.store(), config, hosts).with_effect(effect)
+    let executor = Executor::new(handle.store(), config, hosts).with_effect(effect);
+    match &scenario.ruled {
+        Some(plan) if only.is_none() => {
+            executor.with_triggers(Arc::new(rules::FiredRules { handle, plan: Arc::clone(plan) }))
+        }
+        _ => executor,
+    }
 }
 
 struct OnHost {

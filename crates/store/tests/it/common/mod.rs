@@ -49,7 +49,14 @@ pub fn tolerant() -> Policy {
 
 /// Returns a worker that serves the default queue.
 pub fn claimer(worker: i64) -> Claimer {
-    Claimer { worker, queues: vec!["default".into()], reserved_only: false, lease_ms: 60_000, nonce: 0 }
+    Claimer {
+        worker,
+        queues: vec!["default".into()],
+        reserved_only: false,
+        services_only: false,
+        lease_ms: 60_000,
+        nonce: 0,
+    }
 }
 
 /// Returns a successful ending.

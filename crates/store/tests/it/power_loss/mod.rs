@@ -5,9 +5,11 @@
 //! such disk, checks it, and completes its runs.
 
 mod crash;
+mod rules;
 mod vfs;
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -54,11 +56,16 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The answers that callers received, in order; the disk's log contains their numbers.
-#[derive(Default)]
-struct Told(Vec<Fact>);
+struct Told<F = Fact>(Vec<F>);
 
-impl Told {
-    fn tell(&mut self, fact: Fact) {
+impl<F> Default for Told<F> {
+    fn default() -> Self {
+        Told(Vec::new())
+    }
+}
+
+impl<F> Told<F> {
+    fn tell(&mut self, fact: F) {
         self.0.push(fact);
         vfs::answered(self.0.len() - 1);
     }
@@ -177,13 +184,18 @@ async fn go_on(store: &Store, facts: &[Fact]) {
     assert_eq!(look(store, |db| db.live_runs(None, 100)), vec![], "every run has come to its end");
 }
 
-/// Opens a disk as it was found, and looks at it.
-fn recover(image: &Image, facts: &[Fact], seed: u64) {
-    let folder = folder();
+/// Opens the store on a disk as it was found.
+fn found(folder: &tempfile::TempDir, image: &Image, seed: u64) -> Store {
     for (name, bytes) in image {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
-    let store = open(folder.path(), seed).expect("a disk that lost its power is opened");
+    open(folder.path(), seed).expect("a disk that lost its power is opened")
+}
+
+/// Opens a disk as it was found, and looks at it.
+fn recover(image: &Image, facts: &[Fact], seed: u64) {
+    let folder = folder();
+    let store = found(&folder, image, seed);
     check(&store, 0);
     expect(&store, facts);
     runtime().block_on(go_on(&store, facts));
@@ -206,13 +218,18 @@ fn nightly() -> bool {
     std::env::var_os("SPRAG_NIGHTLY").is_some()
 }
 
-#[test]
-fn i26_the_power_goes_at_every_operation() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let wanted = if nightly() { 500_000 } else { 5_000 };
-    let (mut points, mut losable, mut seed) = (0, 0, 0);
-    while points < wanted {
-        let (ops, facts) = record(seed);
+/// The disks that a history may leave.
+#[derive(Debug, Default)]
+struct Losses {
+    /// The number of disks that were opened.
+    points: usize,
+    /// The number of writes that could be lost at them.
+    losable: usize,
+}
+
+impl Losses {
+    /// Gives every disk that a loss of power may leave to `recover`, with the number of answers before the loss.
+    fn at_every_operation(&mut self, ops: &[Op], seed: u64, recover: impl Fn(&Image, usize)) {
         let chance = Manual::new(0, seed);
         let mut medium = Medium::default();
         let mut known = 0;
@@ -222,18 +239,30 @@ fn i26_the_power_goes_at_every_operation() {
                 known = no + 1;
                 continue;
             }
-            losable += medium.pending();
+            self.losable += medium.pending();
             // With nothing to lose, all kinds of loss leave the same disk.
             let kinds = if medium.pending() == 0 { &LOSSES[..1] } else { &LOSSES[..] };
             for loss in kinds {
                 let image = medium.image(*loss, &chance);
-                let found = std::panic::catch_unwind(|| recover(&image, &facts[..known], seed));
+                let found = std::panic::catch_unwind(AssertUnwindSafe(|| recover(&image, known)));
                 assert!(found.is_ok(), "seed {seed}, after operation {at} of {}, loss {loss:?}", ops.len());
-                points += 1;
+                self.points += 1;
             }
         }
+    }
+}
+
+#[test]
+fn i26_the_power_goes_at_every_operation() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let wanted = if nightly() { 500_000 } else { 5_000 };
+    let (mut losses, mut seed) = (Losses::default(), 0);
+    while losses.points < wanted {
+        let (ops, facts) = record(seed);
+        losses.at_every_operation(&ops, seed, |image, known| recover(image, &facts[..known], seed));
         seed += 1;
     }
+    let Losses { points, losable } = losses;
     println!("figure: power loss: {points} crash points in {seed} histories, {losable} writes to lose");
     assert!(losable > 1_000, "there was something to lose");
 }
