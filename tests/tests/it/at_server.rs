@@ -175,7 +175,7 @@ fn steps_of_a_run_say_what_they_wait_for() {
 #[test]
 fn commands_without_a_server_say_why() {
     let sandbox = Sandbox::new();
-    for command in [&["env", "ls"][..], &["gc", "--keep", "1d"], &["board", "ls"], &["validate", "x"]] {
+    for command in [&["env", "ls"][..], &["gc", "--keep", "1d"], &["hook", "ls"], &["validate", "x"]] {
         let told = sandbox.sprag([command, &["--server", "http://127.0.0.1:9"]].concat()).expect(2).stderr;
         assert!(told.contains("has no --server:") && told.contains("next:"), "{command:?}: {told}");
     }
@@ -305,8 +305,7 @@ fn a_run_without_a_name_lists_the_pipelines_for_a_server_too() {
     assert!(told.stdout.contains("Checks all · 1 step"), "{}", told.stdout);
     assert_eq!(told.stderr, format!("run one: sprag run ci --server {}\n", scene.url()));
     for (args, reason) in [
-        (&["worker", "ls"][..], "`sprag worker ls` has no --server: it lists the workers"),
-        (&["do", "nothing"], "`sprag do` has no --server: the agent works in this folder"),
+        (&["do", "nothing"][..], "`sprag do` has no --server: the agent works in this folder"),
         (&["agent", "fake"], "`sprag agent` has no --server: it is about this machine"),
     ] {
         let told = scene.sprag(args).expect(2).stderr;

@@ -50,7 +50,13 @@ impl AtRemote<'_> {
     }
 
     /// Shows a run that was started or continued until its end, unless it is detached.
-    async fn shown(&self, told: &Value, what: &str, after: u64, detach: bool) -> Result<Exit, Failure> {
+    pub(in crate::commands) async fn shown(
+        &self,
+        told: &Value,
+        what: &str,
+        after: u64,
+        detach: bool,
+    ) -> Result<Exit, Failure> {
         let run = word(told, "id");
         if detach && !self.context.json {
             // The id alone, as without a server.
