@@ -236,6 +236,12 @@ impl<'c> AtRemote<'c> {
         })
     }
 
+    /// Returns the open questions of a run and of its child runs. Their steps are named as the run names them.
+    async fn questions_of(&self, run: &str) -> Result<Vec<Value>, Failure> {
+        let mut told = self.list(&format!("/v1/gates?run={}&children=true", escaped(run)), "gates").await?;
+        Ok(told.as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
     /// Returns the questions of a run that waits for nothing else; none otherwise.
     async fn questions_alone(&self, run: &str) -> Result<Vec<Value>, Failure> {
         let told = self.get(&format!("/v1/runs/{}/questions", escaped(run))).await?;
