@@ -410,3 +410,18 @@ fn questions_inside_a_step_are_answered_at_a_server() {
     scene.sprag(&["approve", &run, "ask"]).expect(0);
     scene.sprag(&["wait", &run, "--timeout", "60s"]).expect(0);
 }
+
+#[test]
+fn a_new_webhook_says_whether_a_server_sends_its_messages() {
+    let sandbox = Sandbox::new();
+    let add = || sandbox.sprag(["hook", "add", "http://127.0.0.1:9/"]).expect(0).stderr;
+    let told = add();
+    assert!(
+        told.contains("No server is running here, so nothing is sent yet: start `sprag serve`"),
+        "{told}"
+    );
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    until("the server delivers", || add().contains("messages are sent while `sprag serve` runs"));
+    drop(server);
+    until("the server is gone", || add().contains("No server is running here"));
+}
