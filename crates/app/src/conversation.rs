@@ -23,6 +23,22 @@ pub struct ThreadDetail {
     /// The parts of the conversation, oldest first: the attempts of the step, then the messages of people. Of the messages,
     /// those of the newest 200 runs.
     pub parts: Vec<ThreadPart>,
+    /// The messages of people, oldest first.
+    pub messages: Vec<ThreadMessage>,
+}
+
+/// A person's message to the agent of a thread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ThreadMessage {
+    /// The run in which the agent answers it.
+    pub run: String,
+    /// The status of that run.
+    pub status: &'static str,
+    /// The message.
+    pub message: String,
+    /// The time when it was sent.
+    pub created_at: String,
 }
 
 /// A part of a conversation. The log of its attempt is the transcript.
@@ -96,7 +112,15 @@ impl App {
         let no = known.step_no(&thread.step)?;
         let rows = self.executions(known.id())?;
         parts.extend(rows.iter().filter(|row| row.id.step == no).map(|row| part(row, &thread.step, None)));
-        for talk in self.talks(name)? {
+        let talks = self.talks(name)?;
+        let messages = talks.iter().map(|talk| ThreadMessage {
+            run: talk.id.to_string(),
+            status: talk.status().as_str(),
+            message: message_of(talk),
+            created_at: rfc3339(talk.created_ms),
+        });
+        let messages = messages.collect();
+        for talk in talks {
             let rows = self.executions(talk.id)?;
             if rows.is_empty() {
                 parts.push(not_begun(&talk, &thread.step));
@@ -106,7 +130,7 @@ impl App {
         let spent = parts.iter().map(|part| Spent { tokens: part.tokens, cost_usd: part.cost_usd });
         let spent = spent.fold(Spent::default(), Spent::plus);
         (thread.tokens, thread.cost_usd) = (spent.tokens, spent.cost_usd);
-        Ok(ThreadDetail { thread, prompt, parts })
+        Ok(ThreadDetail { thread, prompt, parts, messages })
     }
 }
 

@@ -71,7 +71,7 @@ pub use audit::{Audit, AuditFilter, AuditView, MOST_AUDITED};
 pub use author::local_author;
 pub use changes::{FileChange, MOST_OVER_HTTP, RunChanges, RunDiff, run_changes, run_diff};
 pub use chores::{Chore, Limits};
-pub use conversation::{ThreadDetail, ThreadPart};
+pub use conversation::{ThreadDetail, ThreadMessage, ThreadPart};
 pub use data_folder::{Closed, make_private, openings};
 pub use durations::DurationsView;
 pub use engine::{Abandoner, Builder, Engine, Pulse};

@@ -8,7 +8,7 @@ use sprag_store::{
 
 use crate::App;
 use crate::error::Error;
-use crate::view::{self, ProgressView, QueueView};
+use crate::view::{self, ProgressView, QueueView, WorkerView};
 
 impl App {
     /// Returns the steps of a run, with the items of its fan-outs.
@@ -118,6 +118,14 @@ impl App {
     /// Returns how many executions a worker holds.
     pub fn held_by(&self, worker: Id) -> Result<usize, Error> {
         Ok(self.store.queries().held_by(worker)?.len())
+    }
+
+    /// Returns the workers that `is_shown` picks, by name.
+    pub fn worker_views(&self, is_shown: impl Fn(&WorkerRow) -> bool) -> Result<Vec<WorkerView>, Error> {
+        let (mut workers, now) = (self.workers()?, self.now());
+        workers.retain(is_shown);
+        workers.sort_by(|a, b| a.name.cmp(&b.name));
+        workers.iter().map(|worker| Ok(WorkerView::of(worker, self.held_by(worker.id)?, now))).collect()
     }
 
     /// Returns the queues with their settings, what waits in them, and how many workers serve them.

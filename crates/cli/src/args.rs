@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use crate::agent_args::AgentCommand;
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
-pub(crate) use crate::run_args::{AtServer, ListOptions, LogOptions, StepArgs};
+pub(crate) use crate::run_args::{AtServer, Group, ListOptions, LogOptions, StepArgs};
 pub(crate) use crate::sub_args::{
     AccountCommand, Answer, AuditArgs, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand,
     Serve, Shown, ThreadCommand, TokenCommand, WorkerCommand, inherited,
@@ -296,10 +296,7 @@ pub(crate) enum Command {
     },
     /// Manage boards: tasks for several agents and people
     #[command(after_help = help_texts::BOARD)]
-    Board {
-        #[command(subcommand)]
-        command: BoardCommand,
-    },
+    Board(Group<BoardCommand>),
     /// Serve an agent over stdio, by the Model Context Protocol
     #[command(after_help = help_texts::MCP)]
     Mcp {
@@ -315,10 +312,7 @@ pub(crate) enum Command {
     },
     /// Claim and report tasks: work that agents, scripts and people do
     #[command(after_help = help_texts::TASK)]
-    Task {
-        #[command(subcommand)]
-        command: TaskCommand,
-    },
+    Task(Group<TaskCommand>),
     /// Manage worktrees of runs
     #[command(after_help = help_texts::ENV)]
     Env {
@@ -453,37 +447,22 @@ pub(crate) enum Command {
     },
     /// Manage rules: what starts runs by itself
     #[command(after_help = help_texts::RULE)]
-    Rule {
-        #[command(subcommand)]
-        command: RuleCommand,
-    },
+    Rule(Group<RuleCommand>),
     /// Look at the events that reached rules, and replay them
     #[command(after_help = help_texts::DELIVERY)]
-    Delivery {
-        #[command(subcommand)]
-        command: DeliveryCommand,
-    },
+    Delivery(Group<DeliveryCommand>),
     /// Manage queues: list, hold, release, limit
     #[command(after_help = help_texts::QUEUE)]
-    Queue {
-        #[command(subcommand)]
-        command: QueueCommand,
-    },
+    Queue(Group<QueueCommand>),
     /// Manage accounts of coding agents: list, hold, release
     #[command(after_help = help_texts::ACCOUNT)]
-    Account {
-        #[command(subcommand)]
-        command: AccountCommand,
-    },
+    Account(Group<AccountCommand>),
     /// Show who did what: runs, answers, landings, tokens, webhooks
     #[command(after_help = help_texts::AUDIT)]
     Audit(AuditArgs),
     /// Talk to the agents of steps that have ended
     #[command(after_help = help_texts::THREAD)]
-    Thread {
-        #[command(subcommand)]
-        command: ThreadCommand,
-    },
+    Thread(Group<ThreadCommand>),
     /// Show the journal: everything that happened, in order
     #[command(after_help = help_texts::EVENTS)]
     Events {

@@ -4,7 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 use sprag_app::text::nearest;
 
-use crate::args::Args;
+use crate::args::{Args, AtServer};
 use crate::exit::Failure;
 use crate::help_examples;
 
@@ -32,19 +32,20 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "account", "thread", "token", "hook", "rule", "delivery", "audit"],
+        &["gc", "doctor", "token", "hook"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),
     (
-        &["board", "task"],
-        "it works with the store of this data directory",
-        "agents reach a server's boards with `sprag mcp --server URL`, programs with the HTTP API (docs/boards.md)",
+        &["rule apply"],
+        "the runs of its rules work in this folder",
+        "run it where the server runs, or use the HTTP API (docs/rules.md)",
     ),
+    (&["rule tick"], "a server fires its rules by itself", "leave --server out"),
     (
-        &["worker ls"],
-        "it lists the workers in the store of this data directory",
-        "run it where the server runs, or use the HTTP API (docs/api.md)",
+        &["delivery send"],
+        "it posts to a webhook, with the secret of this machine",
+        "name the server with --to URL",
     ),
     (
         &["do"],
@@ -133,14 +134,21 @@ fn without_server(error: &clap::Error) -> Option<Failure> {
     // Global options and their values may come first.
     let words: Vec<String> = std::env::args().skip(1).collect();
     let below = |at: usize| words.get(at..at + 2).map(|both| both.join(" ")).unwrap_or_default();
-    let (name, why, next) = words.iter().enumerate().find_map(|(at, word)| {
-        let is_meant = |name: &&&str| **name == word || **name == below(at);
-        let (name, why, next) = NOT_AT_SERVER
-            .iter()
-            .find_map(|(names, why, next)| Some((names.iter().find(is_meant)?, why, next)))?;
-        Some((*name, *why, *next))
-    })?;
-    Some(Failure::usage(format!("`sprag {name}` has no --server: {why}")).next(next))
+    words.iter().enumerate().find_map(|(at, word)| refusal(&below(at)).or_else(|| refusal(word)))
+}
+
+/// Returns the reason why a command refuses `--server`; none if it takes it.
+fn refusal(command: &str) -> Option<Failure> {
+    let (_, why, next) = NOT_AT_SERVER.iter().find(|(names, ..)| names.contains(&command))?;
+    Some(Failure::usage(format!("`sprag {command}` has no --server: {why}")).next(*next))
+}
+
+/// Refuses `--server` for a command whose neighbours take it.
+pub(crate) fn refuse_server(command: &str, at: &AtServer) -> Result<(), Failure> {
+    match refusal(command) {
+        Some(failure) if at.server.is_some() => Err(failure),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the command line with its help in groups.

@@ -30,11 +30,29 @@ pub(crate) struct ListOptions {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AtServer {
     /// Ask this server instead of the data directory: http://HOST:PORT
-    #[arg(long, value_name = "URL", help_heading = "Server")]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     pub(crate) server: Option<String>,
     /// The token for the server [default: that of this user's own server]
-    #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true, help_heading = "Server")]
+    // Commands about tasks have a token of their own, that of a claim.
+    #[arg(
+        long,
+        id = "server_token",
+        global = true,
+        value_name = "TOKEN",
+        env = "SPRAG_TOKEN",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
     pub(crate) token: Option<String>,
+}
+
+/// A command with others below it, which look at objects of the data directory or of a server, or act on them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Group<C: clap::Subcommand> {
+    #[command(subcommand)]
+    pub(crate) command: C,
+    #[command(flatten)]
+    pub(crate) at: AtServer,
 }
 
 /// The steps to run.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
+use crate::run_args::AtServer;
+
 /// The options of a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
@@ -122,6 +124,8 @@ pub(crate) struct AuditArgs {
     /// The most acts to show, newest first
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) at: AtServer,
 }
 
 /// The subcommands for tokens.
@@ -260,7 +264,10 @@ pub(crate) enum HookFormatArg {
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
     /// List workers, their queues, their labels and what they execute
-    Ls,
+    Ls {
+        #[command(flatten)]
+        at: AtServer,
+    },
 }
 
 /// The subcommands for queues.

@@ -153,6 +153,7 @@ pub(crate) const ENDPOINTS: &[(&str, &str, Concern)] = &[
     ("POST", "/v1/boards/{board}/tasks/{task}/retry", Board),
     ("GET", "/v1/boards/{board}/notes", Board),
     ("POST", "/v1/boards/{board}/notes", Board),
+    ("GET", "/v1/tasks", Listed),
     ("POST", "/v1/tasks/claim", InBody),
     ("POST", "/v1/tasks/{token}/start", Own),
     ("POST", "/v1/tasks/{token}/heartbeat", Own),

@@ -175,7 +175,7 @@ fn steps_of_a_run_say_what_they_wait_for() {
 #[test]
 fn commands_without_a_server_say_why() {
     let sandbox = Sandbox::new();
-    for command in [&["env", "ls"][..], &["gc", "--keep", "1d"], &["board", "ls"], &["validate", "x"]] {
+    for command in [&["env", "ls"][..], &["gc", "--keep", "1d"], &["hook", "ls"], &["validate", "x"]] {
         let told = sandbox.sprag([command, &["--server", "http://127.0.0.1:9"]].concat()).expect(2).stderr;
         assert!(told.contains("has no --server:") && told.contains("next:"), "{command:?}: {told}");
     }
@@ -305,8 +305,7 @@ fn a_run_without_a_name_lists_the_pipelines_for_a_server_too() {
     assert!(told.stdout.contains("Checks all · 1 step"), "{}", told.stdout);
     assert_eq!(told.stderr, format!("run one: sprag run ci --server {}\n", scene.url()));
     for (args, reason) in [
-        (&["worker", "ls"][..], "`sprag worker ls` has no --server: it lists the workers"),
-        (&["do", "nothing"], "`sprag do` has no --server: the agent works in this folder"),
+        (&["do", "nothing"][..], "`sprag do` has no --server: the agent works in this folder"),
         (&["agent", "fake"], "`sprag agent` has no --server: it is about this machine"),
     ] {
         let told = scene.sprag(args).expect(2).stderr;
@@ -367,4 +366,62 @@ fn the_live_view_of_a_server_is_that_of_a_run_here() {
     sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);
     let told = watching.finish().expect(0).stderr;
     assert_eq!(told.matches(claim).count(), 1, "{told}");
+}
+
+#[test]
+fn rounds_and_child_runs_of_a_server_are_shown_as_here() {
+    let scene = Scene::new();
+    scene.sandbox.yaml("child", "steps:\n  - { id: inner, run: echo child }\n");
+    scene.sandbox.yaml(
+        "parent",
+        "steps:\n  - { id: sub, pipeline: child.yaml }\n  - { id: poll, run: 'true', repeat: { until: steps.poll.round == 2, max: 4, delay: 600ms } }\n",
+    );
+    let here = scene.sandbox.sprag(["run", "parent.yaml"]).expect(0).stderr;
+    let there = scene.sprag(&["run", "parent.yaml"]).expect(0).stderr;
+    for told in [here, there] {
+        assert!(told.contains("▶ sub is run "), "{told}");
+        let round = told.lines().find(|line| line.starts_with("↻ poll ")).expect("a round");
+        assert!(round.starts_with("↻ poll round 1 of 4 done; the next one in "), "{told}");
+        assert!(round.ends_with("ms)"), "it says how long the round took: {told}");
+        assert!(told.find("▶ sub is run") < told.find("✓ sub"), "{told}");
+    }
+}
+
+#[test]
+fn questions_inside_a_step_are_answered_at_a_server() {
+    let scene = Scene::new();
+    scene.sandbox.yaml(
+        "asks",
+        "steps:\n  - id: each\n    foreach: [a, b]\n    steps:\n      - { id: ask, gate: { ask: 'Go on with {{ item }}?' } }\n",
+    );
+    let told = scene.sprag(&["run", "asks.yaml"]).expect(5).stderr;
+    let run = scene.sprag(&["ls", "--json"]).expect(0).json()[0]["id"].as_str().expect("an id").to_owned();
+    for step in ["each[0].ask", "each[1].ask"] {
+        assert!(told.contains(&format!("sprag approve {run} {step} --server")), "{told}");
+    }
+    let several = scene.sprag(&["approve", &run]).expect(2).stderr;
+    let here = scene.sandbox.sprag(["approve", &run]).expect(2).stderr;
+    assert_eq!(several.lines().next(), here.lines().next());
+    assert!(several.contains("each[0].ask, each[1].ask"), "{several}");
+    let none = scene.sprag(&["approve", &run, "each[2].ask"]).expect(4).stderr;
+    assert!(none.contains("asks nothing in step \"each[2].ask\""), "{none}");
+    scene.sprag(&["approve", &run, "each[0].ask"]).expect(0);
+    // One is left: the step's own name is enough.
+    scene.sprag(&["approve", &run, "ask"]).expect(0);
+    scene.sprag(&["wait", &run, "--timeout", "60s"]).expect(0);
+}
+
+#[test]
+fn a_new_webhook_says_whether_a_server_sends_its_messages() {
+    let sandbox = Sandbox::new();
+    let add = || sandbox.sprag(["hook", "add", "http://127.0.0.1:9/"]).expect(0).stderr;
+    let told = add();
+    assert!(
+        told.contains("No server is running here, so nothing is sent yet: start `sprag serve`"),
+        "{told}"
+    );
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    until("the server delivers", || add().contains("messages are sent while `sprag serve` runs"));
+    drop(server);
+    until("the server is gone", || add().contains("No server is running here"));
 }

@@ -6,6 +6,7 @@ mod agent_faults;
 mod agent_servers;
 mod agents;
 mod at_server;
+mod at_server_groups;
 mod audit;
 mod authors;
 mod bad_input;

@@ -90,6 +90,7 @@ GET /v1/environments/{id} read other
 POST /v1/environments/{id}/cleanup run other
 GET /v1/landings read list
 GET /v1/queues read list
+GET /v1/tasks read list
 POST /v1/queues/{queue}/hold run queue
 POST /v1/queues/{queue}/release run queue
 PUT /v1/queues/{queue}/limit run queue

@@ -93,6 +93,25 @@ fn t07_a_conversation_has_its_parts_with_tokens_and_messages() {
     assert!(after["tokens"].as_u64() > before["tokens"].as_u64(), "{after}");
     let listed = server.get("/v1/threads")["threads"][0].clone();
     assert_eq!((&listed["thread"], &listed["tokens"]), (&json!(format!("{run}/work")), &before["tokens"]));
+    // The commands print the same from the server.
+    let (name, url) = (format!("{run}/work"), format!("http://{}", server.addr));
+    for line in
+        [&["ls"][..], &["ls", "--run", &run], &["show", &name], &["log", &name], &["log", &name, "--raw"]]
+    {
+        for json in [&[][..], &["--json"]] {
+            let here = [&["thread"], line, json].concat();
+            let there = [&here[..], &["--server", &url]].concat();
+            let (here, there) = (bench.sprag(&here).expect(0).stdout, bench.sprag(&there).expect(0).stdout);
+            // People see the option in the commands that are named to them.
+            assert_eq!(there.replace(&format!(" --server {url}"), ""), here, "{line:?}");
+        }
+    }
+    let said = bench.sprag(&["thread", "send", &name, "Use the word right.", "--server", &url]).expect(0);
+    assert!((said.stdout.clone() + &said.stderr).contains("Corrected."), "{said:?}");
+    bench.sprag(&["thread", "archive", &name, "--server", &url]).expect(0);
+    assert!(bench.sprag(&["thread", "ls"]).expect(0).stdout.starts_with("no threads"));
+    let after = server.get(&path);
+    assert_eq!(after["messages"].as_array().map(Vec::len), Some(2), "{after}");
     server.request("GET", &format!("/v1/runs/{run}/steps/nope/thread")).send().problem(422, "invalid");
 }
 

@@ -7,6 +7,7 @@
 //! The types are what all three interfaces speak, as JSON.
 
 mod claim;
+mod open;
 mod refusals;
 mod report;
 mod task;
@@ -28,6 +29,7 @@ pub use claim::{
     done, fail, heartbeat, lease_of, register_agent, release, start,
 };
 pub(crate) use claim::{holder, release_held};
+pub use open::{OpenTaskView, open_tasks};
 pub(crate) use report::told;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
 pub use task::{TaskAdded, TaskSpec, TaskView, add_tasks, cancel_task, retry_task, task, tasks};

@@ -8,6 +8,7 @@
 mod address;
 mod filter;
 mod message;
+mod presence;
 
 use std::net::IpAddr;
 
@@ -26,6 +27,7 @@ pub use filter::HookFilter;
 pub use message::{
     HookDelivery, HookEvent, HookFormat, HookMessage, Signing, messages, sample_run, test_event,
 };
+pub use presence::DeliveryPresence;
 
 /// The most hooks that there may be: a server has a task for each.
 const MOST: usize = 200;

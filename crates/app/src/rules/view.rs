@@ -140,7 +140,6 @@ pub struct ExplainedRule {
     /// Whether a process is there that fires rules.
     pub watched: bool,
     /// Whether only a server can take its events.
-    #[serde(skip)]
     pub needs_server: bool,
     /// The last decision.
     pub last: Option<DecisionView>,

@@ -24,6 +24,8 @@ views! {
         pub host: String,
         /// The number of executions that it runs at once.
         pub slots: u32,
+        /// The number of executions that it has now.
+        pub busy: usize,
         /// The end of its lease without a heartbeat.
         pub heartbeat_until: String,
         /// The time when it first registered.
@@ -52,8 +54,8 @@ views! {
 }
 
 impl WorkerView {
-    /// Returns the view of a worker.
-    pub fn of(worker: &WorkerRow, now: Now) -> Self {
+    /// Returns the view of a worker that has `busy` executions.
+    pub fn of(worker: &WorkerRow, busy: usize, now: Now) -> Self {
         let list = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         WorkerView {
             id: worker.id.to_string(),
@@ -63,6 +65,7 @@ impl WorkerView {
             labels: list(&worker.labels),
             host: worker.host().to_owned(),
             slots: worker.slots,
+            busy,
             heartbeat_until: rfc3339(wall_ms(now, worker.heartbeat_until_ms)),
             created_at: rfc3339(worker.created_ms),
         }

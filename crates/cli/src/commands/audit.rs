@@ -1,36 +1,57 @@
 //! `sprag audit`: who did what.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use sprag_app::AuditFilter;
 use sprag_app::text::parse_rfc3339;
-use sprag_app::{AuditFilter, AuditView};
 
 use super::logs::start_of;
+use super::server::escaped;
+use super::source::{Source, elements};
 use crate::args::AuditArgs;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, table};
+use crate::show::{line, local, plain, table, time_in};
 
-pub(crate) fn audit(context: &Context, args: &AuditArgs) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let run = args.run.as_deref().map(|run| find_run(&app, Some(run))).transpose()?.map(|known| known.id());
-    let since = args.since.as_deref().map(|text| start_of(text, app.now().wall_ms)).transpose()?;
-    let filter = AuditFilter {
-        by: args.by.clone(),
-        act: args.act.clone(),
-        run,
-        since_ms: since.as_deref().and_then(parse_rfc3339),
-        limit: args.limit,
+pub(crate) async fn audit(context: &Context, args: &AuditArgs) -> Result<Exit, Failure> {
+    let source = Source::open(context, &args.at)?;
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    let since = args.since.as_deref().map(|text| start_of(text, now_ms)).transpose()?;
+    let found = match &source {
+        Source::Store(app) => {
+            let run = args.run.as_deref().map(|run| find_run(app, Some(run))).transpose()?;
+            let filter = AuditFilter {
+                by: args.by.clone(),
+                act: args.act.clone(),
+                run: run.map(|known| known.id()),
+                since_ms: since.as_deref().and_then(parse_rfc3339),
+                limit: args.limit,
+            };
+            json!(app.audit(&filter)?)
+        }
+        Source::Server(remote) => {
+            let run = match &args.run {
+                Some(run) => Some(remote.run(Some(run)).await?),
+                None => None,
+            };
+            let mut path = format!("/v1/audit?limit={}", args.limit);
+            for (key, value) in [("by", &args.by), ("act", &args.act), ("run", &run), ("since", &since)] {
+                if let Some(value) = value {
+                    path += &format!("&{key}={}", escaped(value));
+                }
+            }
+            remote.get(&path).await?
+        }
     };
-    let found = app.audit(&filter)?;
+    let acts = elements(&found["acts"]);
     if context.json {
-        line(&json!(found.acts).to_string());
-    } else if found.acts.is_empty() {
+        line(&found["acts"].to_string());
+    } else if acts.is_empty() {
         line("no such acts");
     } else {
-        let rows: Vec<Vec<String>> = found.acts.iter().map(row).collect();
+        let rows: Vec<Vec<String>> = acts.iter().map(row).collect();
         table(context.style, &["TIME", "BY", "ACT", "ON"], &rows);
     }
-    if let Some(seq) = found.looked_back_to {
+    if let Some(seq) = found["looked_back_to"].as_u64() {
         eprintln!(
             "note: the search stopped at entry {seq} of the journal; give --since or --run for a smaller one"
         );
@@ -38,13 +59,13 @@ pub(crate) fn audit(context: &Context, args: &AuditArgs) -> Result<Exit, Failure
     Ok(Exit::Ok)
 }
 
-fn row(act: &AuditView) -> Vec<String> {
-    let on = [&act.subject, &act.run, &act.step, &act.detail];
-    let on: Vec<String> = on.into_iter().flatten().map(|text| plain(text)).collect();
+fn row(act: &Value) -> Vec<String> {
+    let on = ["subject", "run", "step", "detail"].iter().filter_map(|key| act[key].as_str());
+    let on: Vec<String> = on.map(plain).collect();
     vec![
-        parse_rfc3339(&act.at).map_or_else(|| act.at.clone(), local),
-        act.by.as_deref().map_or_else(|| "not recorded".to_owned(), plain),
-        act.act.clone(),
+        time_in(act, "at").map_or_else(|| plain(act["at"].as_str().unwrap_or_default()), local),
+        act["by"].as_str().map_or_else(|| "not recorded".to_owned(), plain),
+        plain(act["act"].as_str().unwrap_or_default()),
         on.join(" "),
     ]
 }

@@ -3,21 +3,19 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
-use sprag_app::boards::{self, BoardSpec, BoardView, NoteSpec, NoteView};
+use sprag_app::boards::{BoardSpec, BoardView, NoteSpec, NoteView, Report};
 
+use super::source::Source;
 use super::task::task_table;
 use super::wait::parse_time;
-use crate::args::BoardCommand;
+use crate::args::{BoardCommand, Group};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, table};
 
-/// The most boards, tasks or notes that are shown at once.
-const MOST: usize = 1000;
-
-pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    match command {
+pub(crate) async fn board(context: &Context, group: &Group<BoardCommand>) -> Result<Exit, Failure> {
+    let source = Source::open(context, &group.at)?;
+    match &group.command {
         BoardCommand::New { name, goal, plan, queue, attempts, retry_delay } => {
             let delay = retry_delay.as_deref().map(|text| parse_time("--retry-delay", text)).transpose()?;
             let spec = BoardSpec {
@@ -28,19 +26,18 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
                 attempts: Some(*attempts),
                 retry_delay_s: delay.map(|delay| delay.as_secs()),
             };
-            let made = boards::create(&app, &spec).await?;
+            let made = source.create_board(&spec).await?;
             if context.json {
                 line(&json!(made).to_string());
             } else {
                 line(&made.run);
-                eprintln!("next: sprag task add {name} 'what is to be done'");
+                eprintln!("next: sprag task add {name} 'what is to be done'{}", source.at());
             }
         }
-        BoardCommand::Ls { all } => ls(context, &boards::list(&app, *all, MOST)?),
+        BoardCommand::Ls { all } => ls(context, &source.boards(*all).await?),
         BoardCommand::Show { board } => {
-            let known = boards::known(&app, board)?;
-            let view = boards::view(&app, &known)?;
-            let tasks = boards::tasks(&app, &known, &[], 0, MOST)?;
+            let view = source.board(board).await?;
+            let tasks = source.tasks(board, &[]).await?;
             if context.json {
                 let mut told = json!(view);
                 told["list"] = json!(tasks);
@@ -48,18 +45,18 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             } else {
                 headline(&view);
                 if tasks.is_empty() {
-                    eprintln!("no tasks yet: sprag task add {} 'what is to be done'", view.name);
+                    let at = source.at();
+                    eprintln!("no tasks yet: sprag task add {} 'what is to be done'{at}", view.name);
                 } else {
                     task_table(context, &tasks);
                 }
             }
         }
         BoardCommand::Plan { board, goal, plan } => {
-            let known = boards::known(&app, board)?;
             let plan = plan.as_deref().map(text_or_file).transpose()?;
             let view = match (goal, &plan) {
-                (None, None) => boards::view(&app, &known)?,
-                _ => boards::set_plan(&app, &known, goal.as_deref(), plan.as_deref()).await?,
+                (None, None) => source.board(board).await?,
+                _ => source.set_plan(board, goal.as_deref(), plan.as_deref()).await?,
             };
             if context.json {
                 line(&json!({ "board": view.name, "goal": view.goal, "plan": view.plan }).to_string());
@@ -69,9 +66,8 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Note { board, text, name, tag } => {
-            let known = boards::known(&app, board)?;
             let spec = NoteSpec { author: name.clone(), tag: tag.clone(), text: text_or_file(text)? };
-            let note = boards::add_note(&app, &known, &spec).await?;
+            let note = source.add_note(board, &spec).await?;
             if context.json {
                 line(&json!(note).to_string());
             } else {
@@ -79,11 +75,10 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Notes { board, tag, after } => {
-            let known = boards::known(&app, board)?;
-            notes(context, &boards::notes(&app, &known, tag.as_deref(), *after, MOST)?);
+            notes(context, &source.notes(board, tag.as_deref(), *after).await?);
         }
         BoardCommand::Report { board } => {
-            let report = boards::report(&app, &boards::known(&app, board)?)?;
+            let report = source.report(board).await?;
             if context.json {
                 line(&json!(report).to_string());
             } else {
@@ -91,7 +86,7 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Close { board, cancel_waiting } => {
-            let view = boards::close(&app, &boards::known(&app, board)?, *cancel_waiting).await?;
+            let view = source.close_board(board, *cancel_waiting).await?;
             if context.json {
                 line(&json!(view).to_string());
             } else {
@@ -168,7 +163,7 @@ fn notes(context: &Context, notes: &[NoteView]) {
     }
 }
 
-fn told(report: &boards::Report) {
+fn told(report: &Report) {
     headline(&report.board);
     for task in &report.tasks {
         let by = task.by.as_deref().map_or_else(String::new, |by| format!(" by {}", plain(by)));

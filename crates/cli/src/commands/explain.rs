@@ -3,15 +3,18 @@
 use serde_json::{Value, json};
 use sprag_app::{FailedStep, Reach, named_item};
 
+use super::source::Source;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, hanging, line, local, plain, shown_status_word, span, time_in};
 
-pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
+pub(crate) async fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = match (find_run(&app, run), run) {
         (Ok(known), _) => known,
-        (Err(_), Some(name)) if app.find_rule(name).is_ok() => return super::rule::explain(context, name),
+        (Err(_), Some(name)) if app.find_rule(name).is_ok() => {
+            return super::rule::explain(context, &Source::Store(app), name).await;
+        }
         // Only the names of rules have a slash.
         (Err(_), Some(name)) if name.contains('/') => {
             return Err(Failure::usage(format!("no rule {name:?} is applied"))

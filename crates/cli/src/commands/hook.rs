@@ -93,7 +93,14 @@ async fn add(context: &Context, app: &App, new: NewHook) -> Result<Exit, Failure
     if !given {
         eprintln!("its secret, which is not shown again: {secret}");
     }
-    eprintln!("messages are sent while `sprag serve` runs; try it: sprag hook test {}", row.id);
+    if app.has_delivery() {
+        eprintln!("messages are sent while `sprag serve` runs; try it: sprag hook test {}", row.id);
+    } else {
+        eprintln!(
+            "No server is running here, so nothing is sent yet: start `sprag serve`; try it: sprag hook test {}",
+            row.id
+        );
+    }
     Ok(Exit::Ok)
 }
 

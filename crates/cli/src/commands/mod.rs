@@ -5,6 +5,7 @@ mod agent;
 mod ask;
 mod audit;
 mod board;
+mod board_source;
 mod config;
 mod diff;
 mod do_it;
@@ -34,6 +35,7 @@ mod rule;
 mod run;
 mod serve;
 mod server;
+mod source;
 mod status;
 mod steps;
 mod task;
@@ -126,10 +128,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Fork { run, from, detach, idempotency_key, .. } => {
             fork::fork(&context, run.as_deref(), &from, idempotency_key.as_deref(), detach).await
         }
-        Command::Board { command } => board::board(&context, &command).await,
+        Command::Board(board) => board::board(&context, &board).await,
         Command::Mcp { step: true, .. } => mcp::step().await,
         Command::Mcp { server, token, .. } => mcp::mcp(&context, server.as_deref(), token).await,
-        Command::Task { command } => task::task(&context, &command).await,
+        Command::Task(task) => task::task(&context, &task).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
         Command::Diff { run, steps, stat, no_pager, .. } => {
@@ -145,7 +147,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Watch { run: None, .. } => watch::all(&context).await,
         Command::Questions { .. } => questions::questions(&context),
         Command::Wait { run, timeout, .. } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
+        Command::Worker { command: Some(WorkerCommand::Ls { at }), .. } => worker::ls(&context, &at).await,
         Command::Worker {
             command: None,
             queues,
@@ -173,18 +175,18 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             }
         }
         Command::Serve(options) => serve::serve(&context, options).await,
-        Command::Audit(args) => audit::audit(&context, &args),
+        Command::Audit(args) => audit::audit(&context, &args).await,
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
-        Command::Account { command } => account::account(&context, &command).await,
-        Command::Thread { command } => thread::thread(&context, &command).await,
-        Command::Rule { command } => rule::rule(&context, command).await,
-        Command::Delivery { command } => rule::delivery(&context, command).await,
-        Command::Queue { command } => queue::queue(&context, &command).await,
+        Command::Account(account) => account::account(&context, &account).await,
+        Command::Thread(thread) => thread::thread(&context, &thread).await,
+        Command::Rule(rule) => rule::rule(&context, rule).await,
+        Command::Delivery(delivery) => rule::delivery(&context, delivery).await,
+        Command::Queue(queue) => queue::queue(&context, &queue).await,
         Command::Events { run, since, follow, tail, .. } => {
             events::events(&context, run.as_deref(), since, follow, tail).await
         }
-        Command::Explain { run, .. } => explain::explain(&context, run.as_deref()),
+        Command::Explain { run, .. } => explain::explain(&context, run.as_deref()).await,
         Command::Validate { files, strict } => {
             let files = files.iter().map(|file| pipelines::find(file)).collect::<Result<Vec<_>, _>>()?;
             validate::validate(&context, &files, strict)

@@ -3,82 +3,177 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
-use sprag_app::rules::{Backfill, DecisionView, DeliveryView, RefusedRequests, RuleOutcome, TestView};
-use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
+use serde_json::{Value, json};
+use sprag_app::rules::{Backfill, DecisionView, GivenEvent, RuleOutcome, TestView, Verdict};
 
+use super::server::{AtRemote, escaped};
+use super::source::{Source, elements};
 use super::{drawn, given_event, worker};
-use crate::args::{DeliveryCommand, RuleCommand};
+use crate::args::{DeliveryCommand, Group, RuleCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::help::refuse_server;
 use crate::show::{Style, line, local, plain, table};
 
-pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit, Failure> {
+pub(crate) async fn rule(context: &Context, group: Group<RuleCommand>) -> Result<Exit, Failure> {
+    let Group { command, at } = group;
     match command {
-        RuleCommand::Apply { file, dry } => apply(context, &file, dry).await,
-        RuleCommand::Ls { all } => ls(context, all),
-        RuleCommand::Show { rule, next } => show(context, &rule, next.into()),
-        RuleCommand::Explain { rule } => explain(context, &rule),
+        RuleCommand::Apply { file, dry } => {
+            refuse_server("rule apply", &at)?;
+            return apply(context, &file, dry).await;
+        }
+        RuleCommand::Tick { detach } => {
+            refuse_server("rule tick", &at)?;
+            return tick(context, detach).await;
+        }
+        _ => {}
+    }
+    let source = Source::open(context, &at)?;
+    match command {
+        RuleCommand::Ls { all } => ls(context, &source, all).await,
+        RuleCommand::Show { rule, next } => show(context, &source, &rule, next.into()).await,
+        RuleCommand::Explain { rule } => explain(context, &source, &rule).await,
         RuleCommand::Fire { rule, given } => {
-            let app = context.app()?;
             let given = given_event::given(given.event.as_deref(), given.header)?;
-            let (event, decision) = app.fire_rule(&rule, given.as_ref()).await?;
-            decided(context, &event, &decision)
+            let decision = match &source {
+                Source::Store(app) => {
+                    let (event, decision) = app.fire_rule(&rule, given.as_ref()).await?;
+                    json!(DecisionView::of(app.now(), &decision, &event))
+                }
+                Source::Server(remote) => {
+                    let path = format!("{}/fire", remote.rule_path(&rule).await?);
+                    remote.post(&path, json!({ "event": given.map(event_body) })).await?
+                }
+            };
+            decided(context, &decision)
         }
         RuleCommand::Pause { rule, reason } => {
-            let row = context.app()?.pause_rule(&rule, reason.as_deref()).await?;
+            let row = match &source {
+                Source::Store(app) => row_view(&app.pause_rule(&rule, reason.as_deref()).await?),
+                Source::Server(remote) => {
+                    let path = format!("{}/pause", remote.rule_path(&rule).await?);
+                    remote.post(&path, json!({ "reason": reason })).await?
+                }
+            };
             said(context, &row, "paused")
         }
         RuleCommand::Resume { rule, missed } => {
-            let row = context.app()?.resume_rule(&rule, missed).await?;
+            let row = match &source {
+                Source::Store(app) => row_view(&app.resume_rule(&rule, missed).await?),
+                Source::Server(remote) => {
+                    let path = format!("{}/resume", remote.rule_path(&rule).await?);
+                    remote.post(&path, json!({ "missed": missed })).await?
+                }
+            };
             said(context, &row, "active")
         }
         RuleCommand::Rm { rule } => {
-            let row = context.app()?.retire_rule(&rule).await?;
+            let row = match &source {
+                Source::Store(app) => row_view(&app.retire_rule(&rule).await?),
+                Source::Server(remote) => {
+                    remote.send("DELETE", &remote.rule_path(&rule).await?, None).await?
+                }
+            };
             said(context, &row, "retired")
         }
         RuleCommand::Test { rule, at, event, header } => {
-            test(context, &rule, at.as_deref(), event.as_deref(), header).await
+            test(context, &source, &rule, at.as_deref(), event.as_deref(), header).await
         }
         RuleCommand::Backfill { rule, from, to, again } => {
             let wanted = Backfill { from_ms: time("--from", &from)?, to_ms: time("--to", &to)?, again };
-            let done = context.app()?.backfill_rule(&rule, wanted).await?;
+            let done = match &source {
+                Source::Store(app) => json!(app.backfill_rule(&rule, wanted).await?),
+                Source::Server(remote) => {
+                    let path = format!("{}/backfill", remote.rule_path(&rule).await?);
+                    remote.post(&path, json!({ "from": from, "to": to, "again": again })).await?
+                }
+            };
             if context.json {
-                line(&json!(done).to_string());
+                line(&done.to_string());
             } else {
-                let (new, known) = (done.new.len(), done.known);
+                let (new, known) = (elements(&done["new"]).len(), done["known"].as_u64().unwrap_or(0));
                 let decided = if again { ", and decided again" } else { "" };
                 line(&format!("{new} new, {known} taken before{decided}"));
             }
             Ok(Exit::Ok)
         }
-        RuleCommand::Tick { detach } => tick(context, detach).await,
+        // They work without a source.
+        RuleCommand::Apply { .. } | RuleCommand::Tick { .. } => Ok(Exit::Ok),
     }
 }
 
-pub(crate) async fn delivery(context: &Context, command: DeliveryCommand) -> Result<Exit, Failure> {
-    let app = context.app()?;
+pub(crate) async fn delivery(context: &Context, group: Group<DeliveryCommand>) -> Result<Exit, Failure> {
+    let Group { command, at } = group;
+    if let DeliveryCommand::Send { .. } = &command {
+        refuse_server("delivery send", &at)?;
+    }
+    let source = Source::open(context, &at)?;
     match command {
-        DeliveryCommand::Ls { rule, limit } => deliveries(context, &app, rule.as_deref(), limit.into()),
+        DeliveryCommand::Ls { rule, limit } => {
+            deliveries(context, &source, rule.as_deref(), limit.into()).await
+        }
         DeliveryCommand::Show { event } => {
-            let view = app.delivery_view(event)?;
+            let view = match &source {
+                Source::Store(app) => json!(app.delivery_view(event)?),
+                Source::Server(remote) => remote.get(&format!("/v1/deliveries/{event}")).await?,
+            };
             if context.json {
-                line(&json!(view).to_string());
+                line(&view.to_string());
                 return Ok(Exit::Ok);
             }
-            line(&format!("{}  {}", plain(&view.rule), plain(&view.key)));
-            line(&plain(&view.event.to_string()));
-            view.decisions.iter().for_each(|view| line(&format!("  {}", sentence(view))));
+            line(&format!("{}  {}", word(&view, "rule"), word(&view, "key")));
+            line(&plain(&view["event"].to_string()));
+            elements(&view["decisions"]).iter().for_each(|view| line(&format!("  {}", sentence(view))));
             Ok(Exit::Ok)
         }
         DeliveryCommand::Send { rule, file, to, header } => {
-            given_event::send(context, &app, &rule, &file, &to, &header).await
+            given_event::send(context, &context.app()?, &rule, &file, &to, &header).await
         }
         DeliveryCommand::Replay { event } => {
-            let (event, decision) = app.replay_event(event).await?;
-            decided(context, &event, &decision)
+            let decision = match &source {
+                Source::Store(app) => {
+                    let (event, decision) = app.replay_event(event).await?;
+                    json!(DecisionView::of(app.now(), &decision, &event))
+                }
+                Source::Server(remote) => {
+                    remote.post(&format!("/v1/deliveries/{event}/replay"), json!({})).await?
+                }
+            };
+            decided(context, &decision)
         }
     }
+}
+
+impl AtRemote<'_> {
+    /// Returns the path of the rule that the user means: by its full name, or by its id where that is unique.
+    async fn rule_path(&self, name: &str) -> Result<String, Failure> {
+        if let Some((pipeline, rule)) = name.split_once('/') {
+            return Ok(format!("/v1/rules/{}/{}", escaped(pipeline), escaped(rule)));
+        }
+        let rules = self.list("/v1/rules", "rules").await?;
+        let names = elements(&rules).iter().filter_map(|rule| rule["name"].as_str()?.split_once('/'));
+        let found: Vec<(&str, &str)> = names.filter(|(_, rule)| *rule == name).collect();
+        match found.as_slice() {
+            [(pipeline, rule)] => Ok(format!("/v1/rules/{}/{}", escaped(pipeline), escaped(rule))),
+            [] => Err(Failure::usage(format!("there is no rule {name:?}"))
+                .next(format!("list the rules: sprag rule ls{}", self.at()))),
+            [(one, _), (other, _), ..] => Err(Failure::usage(format!("several rules are called {name:?}"))
+                .next(format!("give the full name, such as {one}/{name} or {other}/{name}"))),
+        }
+    }
+}
+
+fn event_body(event: GivenEvent) -> Value {
+    json!({ "body": event.body, "headers": event.headers })
+}
+
+/// Returns a rule as programs see it, as far as this command prints it.
+fn row_view(rule: &sprag_app::RuleRow) -> Value {
+    json!({ "name": &*rule.name, "status": sprag_app::Row::status(rule) })
+}
+
+fn word(value: &Value, key: &str) -> String {
+    plain(value[key].as_str().unwrap_or_default())
 }
 
 async fn apply(context: &Context, file: &Path, dry: bool) -> Result<Exit, Failure> {
@@ -109,150 +204,183 @@ async fn apply(context: &Context, file: &Path, dry: bool) -> Result<Exit, Failur
     Ok(Exit::Ok)
 }
 
-fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let views = app.rule_views(all)?;
+async fn ls(context: &Context, source: &Source<'_>, all: bool) -> Result<Exit, Failure> {
+    let views = match source {
+        Source::Store(app) => json!(app.rule_views(all)?),
+        Source::Server(remote) => remote.list(&format!("/v1/rules?all={all}"), "rules").await?,
+    };
     if context.json {
-        line(&json!(views).to_string());
+        line(&views.to_string());
         return Ok(Exit::Ok);
     }
+    let views = elements(&views);
     if views.is_empty() {
         line("no rules yet; record those of a file: sprag rule apply FILE");
         return Ok(Exit::Ok);
     }
-    let rows: Vec<Vec<String>> = views
-        .iter()
-        .map(|view| {
-            vec![
-                plain(&view.name),
-                view.status.to_owned(),
-                view.next
-                    .first()
-                    .map(|tick| tick.fires_ms)
-                    .or(view.looks_ms)
-                    .map_or_else(|| "–".to_owned(), local),
-                match (&view.reason, view.last_refusal(), view.decisions.first()) {
-                    (Some(reason), ..) => plain(reason),
-                    (None, Some(refused), _) => refusals(refused),
-                    (None, None, Some(last)) => sentence(last),
-                    (None, None, None) => "nothing yet".to_owned(),
-                },
-            ]
-        })
-        .collect();
+    let row = |view: &Value| {
+        let next = view["next"][0]["fires_ms"].as_i64().or(view["looks_ms"].as_i64());
+        let (refused, last) = (&view["refused"], &view["decisions"][0]);
+        // Requests that were refused after the last decision are the news.
+        let is_refused = refused["last_ms"].as_i64() > last["at_ms"].as_i64();
+        vec![
+            word(view, "name"),
+            word(view, "status"),
+            next.map_or_else(|| "–".to_owned(), local),
+            match view["reason"].as_str() {
+                Some(reason) => plain(reason),
+                None if is_refused => refusals(refused),
+                None if last.is_object() => sentence(last),
+                None => "nothing yet".to_owned(),
+            },
+        ]
+    };
+    let rows: Vec<Vec<String>> = views.iter().map(row).collect();
     table(context.style, &["RULE", "STATUS", "NEXT", "LAST"], &rows);
     Ok(Exit::Ok)
 }
 
 /// Returns the refused requests of a rule as one line.
-fn refusals(refused: &RefusedRequests) -> String {
-    format!("refused ×{}, last {}: {}", refused.count, local(refused.last_ms), plain(&refused.reason))
+fn refusals(refused: &Value) -> String {
+    let (count, last) = (refused["count"].as_u64().unwrap_or(0), refused["last_ms"].as_i64().unwrap_or(0));
+    format!("refused ×{count}, last {}: {}", local(last), word(refused, "reason"))
 }
 
 /// Returns a decision as one line.
-fn sentence(view: &DecisionView) -> String {
-    let run = view.run.as_deref().map(|run| format!(" run {run}")).unwrap_or_default();
-    let reason = view.reason.as_deref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
-    format!("{} {}{run}{reason}", local(view.at_ms), view.status)
+fn sentence(view: &Value) -> String {
+    let run = view["run"].as_str().map(|run| format!(" run {}", plain(run))).unwrap_or_default();
+    let reason = view["reason"].as_str().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+    let at = local(view["at_ms"].as_i64().unwrap_or_default());
+    format!("{at} {}{run}{reason}", word(view, "status"))
 }
 
-fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let view = app.rule_view(name, ticks)?;
+async fn show(context: &Context, source: &Source<'_>, name: &str, ticks: usize) -> Result<Exit, Failure> {
+    let view = match source {
+        Source::Store(app) => json!(app.rule_view(name, ticks)?),
+        Source::Server(remote) => {
+            remote.get(&format!("{}?next={ticks}", remote.rule_path(name).await?)).await?
+        }
+    };
     if context.json {
-        line(&json!(view).to_string());
+        line(&view.to_string());
         return Ok(Exit::Ok);
     }
-    let style = context.style;
-    line(&format!("{}  {}  {}", style.bold(&plain(&view.name)), view.kind.unwrap_or("?"), view.status));
-    if let (Some(file), Some(project)) = (&view.file, &view.project) {
-        line(&format!("  from {}, runs in {}", plain(file), plain(project)));
+    let text = |key: &str| view[key].as_str().map(plain);
+    let kind = text("kind").unwrap_or_else(|| "?".to_owned());
+    line(&format!("{}  {kind}  {}", context.style.bold(&word(&view, "name")), word(&view, "status")));
+    if let (Some(file), Some(project)) = (text("file"), text("project")) {
+        line(&format!("  from {file}, runs in {project}"));
     }
-    if let Some(reason) = &view.reason {
-        line(&format!("  {}", plain(reason)));
+    if let Some(reason) = text("reason") {
+        line(&format!("  {reason}"));
     }
-    if let Some(url) = &view.url {
+    if let Some(url) = text("url") {
         line(&format!("  webhook  {url}"));
     }
-    if let Some(refused) = &view.refused {
-        line(&format!("  {}", refusals(refused)));
+    if view["refused"].is_object() {
+        line(&format!("  {}", refusals(&view["refused"])));
     }
-    if let Some(waits_for) = &view.waits_for {
-        line(&format!("  waits for {}", plain(waits_for)));
+    if let Some(waits_for) = text("waits_for") {
+        line(&format!("  waits for {waits_for}"));
     }
-    for tick in &view.next {
-        line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
+    for tick in elements(&view["next"]) {
+        let fires = local(tick["fires_ms"].as_i64().unwrap_or_default());
+        line(&format!("  next  {fires}  {} ({})", word(tick, "time"), word(tick, "zone")));
     }
-    if view.missed > 0 {
-        line(&format!("  missed ×{}", view.missed));
+    if let Some(missed) = view["missed"].as_i64().filter(|missed| *missed > 0) {
+        line(&format!("  missed ×{missed}"));
     }
-    view.decisions.iter().for_each(|decision| line(&format!("  {}", sentence(decision))));
+    elements(&view["decisions"]).iter().for_each(|decision| line(&format!("  {}", sentence(decision))));
     Ok(Exit::Ok)
 }
 
-pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
-    let told = context.app()?.explain_rule(name)?;
+pub(super) async fn explain(context: &Context, source: &Source<'_>, name: &str) -> Result<Exit, Failure> {
+    let told = match source {
+        Source::Store(app) => json!(app.explain_rule(name)?),
+        Source::Server(remote) => remote.get(&format!("{}/explain", remote.rule_path(name).await?)).await?,
+    };
     if context.json {
-        line(&json!(told).to_string());
+        line(&told.to_string());
         return Ok(Exit::Ok);
     }
-    line(&format!("{}  {}", context.style.bold(&plain(&told.rule)), told.status));
-    line(&format!("  {}", plain(&told.reason)));
-    if told.status == "active" && !told.watched {
-        let tick = if told.needs_server { "" } else { ", or run `sprag rule tick` at intervals" };
+    line(&format!("{}  {}", context.style.bold(&word(&told, "rule")), word(&told, "status")));
+    line(&format!("  {}", word(&told, "reason")));
+    if told["status"] == "active" && told["watched"] == false {
+        let needs_server = told["needs_server"] == true;
+        let tick = if needs_server { "" } else { ", or run `sprag rule tick` at intervals" };
         line(&format!("  start `sprag serve`{tick}"));
     }
-    match &told.last {
-        Some(last) => line(&format!("  last: {}", sentence(last))),
-        None => line("  no event has reached it yet"),
+    match &told["last"] {
+        Value::Null => line("  no event has reached it yet"),
+        last => line(&format!("  last: {}", sentence(last))),
     }
     Ok(Exit::Ok)
 }
 
-fn decided(context: &Context, event: &DeliveryRow, decision: &EnforcementRow) -> Result<Exit, Failure> {
-    let view = DecisionView::of(context.app()?.now(), decision, event);
+fn decided(context: &Context, view: &Value) -> Result<Exit, Failure> {
     if context.json {
-        line(&json!(view).to_string());
+        line(&view.to_string());
         return Ok(Exit::Ok);
     }
-    match (&view.run, &view.reason) {
-        (Some(run), _) => line(run),
-        (None, Some(why)) => line(&format!("{}: {}", view.status, plain(why))),
-        (None, None) => line(view.status),
+    match (view["run"].as_str(), view["reason"].as_str()) {
+        (Some(run), _) => line(&plain(run)),
+        (None, Some(why)) => line(&format!("{}: {}", word(view, "status"), plain(why))),
+        (None, None) => line(&word(view, "status")),
     }
     Ok(Exit::Ok)
 }
 
-fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> {
+fn said(context: &Context, rule: &Value, what: &str) -> Result<Exit, Failure> {
     if context.json {
-        line(&json!({ "rule": &*rule.name, "status": rule.status() }).to_string());
+        line(&json!({ "rule": rule["name"], "status": rule["status"] }).to_string());
     } else {
-        line(&format!("{} is {what}", plain(&rule.name)));
+        line(&format!("{} is {what}", word(rule, "name")));
     }
     Ok(Exit::Ok)
 }
 
 async fn test(
     context: &Context,
+    source: &Source<'_>,
     rule: &str,
     at: Option<&str>,
     event: Option<&str>,
     headers: Vec<(String, String)>,
 ) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let recorded = event.and_then(|event| event.parse().ok());
-    let tested = match (recorded, given_event::given(event.filter(|_| recorded.is_none()), headers)?) {
-        (Some(recorded), _) => app.test_event(rule, recorded).await?,
-        (None, Some(given)) => app.test_given(rule, &given).await?,
-        (None, None) => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?).await?,
+    let recorded = event.and_then(|event| event.parse::<i64>().ok());
+    let given = given_event::given(event.filter(|_| recorded.is_none()), headers)?;
+    let at_ms = at.map(|at| time("--at", at)).transpose()?;
+    let tested = match source {
+        Source::Store(app) => json!(TestView::of(&match (recorded, given) {
+            (Some(recorded), _) => app.test_event(rule, recorded).await?,
+            (None, Some(given)) => app.test_given(rule, &given).await?,
+            (None, None) => app.test_rule(rule, at_ms).await?,
+        })),
+        Source::Server(remote) => {
+            let recorded = recorded.map(|recorded| recorded.to_string());
+            let body = json!({ "at": at, "recorded": recorded, "event": given.map(event_body) });
+            remote.post(&format!("{}/test", remote.rule_path(rule).await?), body).await?
+        }
     };
     if context.json {
-        line(&json!(TestView::of(&tested)).to_string());
+        line(&tested.to_string());
         return Ok(Exit::Ok);
     }
-    line(&plain(&tested.event.to_string()));
-    line(&plain(&tested.verdict.to_string()));
+    line(&plain(&tested["event"].to_string()));
+    line(&plain(&verdict(&tested)));
     Ok(Exit::Ok)
+}
+
+/// Returns the decision on a tested event in words.
+fn verdict(tested: &Value) -> String {
+    let (inputs, why) = (tested["inputs"].clone(), word(tested, "reason"));
+    let verdict = match tested["decision"].as_str() {
+        Some("start") => Verdict::Start(inputs),
+        Some("hold") => Verdict::Hold(inputs, why),
+        Some("skip") => Verdict::Skip(why),
+        _ => Verdict::Fail(why),
+    };
+    verdict.to_string()
 }
 
 /// The most rounds of one `tick`: a run that ends may start the next one, and a chain of rules is shorter.
@@ -298,21 +426,30 @@ async fn work_off(context: &Context) -> Result<Exit, Failure> {
     worker::worker(context, options).await
 }
 
-fn deliveries(context: &Context, app: &App, rule: Option<&str>, limit: usize) -> Result<Exit, Failure> {
-    let found = app.delivery_views(rule, limit)?;
+async fn deliveries(
+    context: &Context,
+    source: &Source<'_>,
+    rule: Option<&str>,
+    limit: usize,
+) -> Result<Exit, Failure> {
+    let found = match source {
+        Source::Store(app) => json!(app.delivery_views(rule, limit)?),
+        Source::Server(remote) => {
+            let rule = rule.map(|rule| format!("&rule={}", escaped(rule))).unwrap_or_default();
+            remote.list(&format!("/v1/deliveries?limit={limit}{rule}"), "deliveries").await?
+        }
+    };
     if context.json {
-        line(&json!(found).to_string());
+        line(&found.to_string());
         return Ok(Exit::Ok);
     }
-    if found.is_empty() {
+    if elements(&found).is_empty() {
         line("no events yet");
         return Ok(Exit::Ok);
     }
-    let row = |view: &DeliveryView| {
-        let decision = &view.decision;
-        vec![decision.event.clone(), plain(&view.rule), decision.kind.clone(), sentence(decision)]
-    };
-    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    let row =
+        |view: &Value| vec![word(view, "event"), word(view, "rule"), word(view, "kind"), sentence(view)];
+    let rows: Vec<Vec<String>> = elements(&found).iter().map(row).collect();
     table(context.style, &["EVENT", "RULE", "KIND", "DECISION"], &rows);
     Ok(Exit::Ok)
 }

@@ -4,77 +4,62 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sprag_app::boards::{self, ClaimRequest, Claimed, Done, TaskSpec, TaskView};
-use sprag_app::{App, BoardRow, OpenTask, Row};
-use sprag_lifecycle::ExecutionStatus;
+use sprag_app::boards::{ClaimSpec, Claimed, Done, TaskAdded, TaskSpec, TaskView};
 
+use super::source::{Source, elements};
 use super::wait::parse_time;
-use crate::args::TaskCommand;
+use crate::args::{Group, TaskCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, plain, rfc3339, span, table};
+use crate::show::{line, plain, span, table, time_in};
 
-/// The most tasks that are listed at once.
-const MOST: usize = 1000;
-
-pub(crate) async fn task(context: &Context, command: &TaskCommand) -> Result<Exit, Failure> {
-    let app = context.app()?;
+pub(crate) async fn task(context: &Context, group: &Group<TaskCommand>) -> Result<Exit, Failure> {
+    let source = Source::open(context, &group.at)?;
+    let command = &group.command;
     match command {
         TaskCommand::Add { board, text, .. } => {
-            let board = boards::known(&app, board)?;
             let spec = TaskSpec { text: super::board::text_or_file(text)?, ..spec_of(command) };
-            added(context, boards::add_tasks(&app, &board, &[spec]).await?)
+            added(context, source.add_tasks(board, &[spec]).await?)
         }
         TaskCommand::Batch { board, file } => {
-            let board = boards::known(&app, board)?;
             let text = super::board::read_file(file)?;
             let specs: Vec<TaskSpec> = serde_json::from_str(&text).map_err(|error| {
                 Failure::usage(format!("{file} is not a list of tasks: {error}"))
                     .next("write it like [{\"key\": \"a\", \"text\": \"…\"}, {\"text\": \"…\", \"needs\": [\"a\"]}]")
             })?;
-            added(context, boards::add_tasks(&app, &board, &specs).await?)
+            added(context, source.add_tasks(board, &specs).await?)
         }
         TaskCommand::Ls { board, status, queue } => match board.name() {
-            Some(board) => ls_board(context, &app, &boards::known(&app, board)?, status),
-            None => ls(context, &app, queue.as_deref()),
+            Some(board) => ls_board(context, &source.tasks(board, status).await?),
+            None => ls(context, &source.open_tasks(queue.as_deref()).await?),
         },
-        TaskCommand::Show { board, task } => {
-            let board = boards::known(&app, board)?;
-            shown(context, &boards::task(&app, &board, task)?)
-        }
+        TaskCommand::Show { board, task } => shown(context, &source.task(board, task).await?),
         TaskCommand::Claim { board, queues, name, wait, lease } => {
-            let board = board.name().map(|board| boards::known(&app, board)).transpose()?;
             let wait = wait.as_deref().map(|wait| parse_time("--wait", wait)).transpose()?;
-            claim(context, &app, board, queues, name, wait.unwrap_or_default(), lease).await
+            claim(context, &source, board.name(), queues, name, wait.unwrap_or_default(), lease).await
         }
         TaskCommand::Start { token, lease } => {
             let lease = parse_time("--lease", lease)?;
-            given(context, &boards::start(&app, token, lease).await?)
+            given(context, &source.start_task(token, lease).await?, &source.at())
         }
         TaskCommand::Heartbeat { token, lease } => {
-            boards::heartbeat(&app, token, parse_time("--lease", lease)?).await?;
+            source.extend_claim(token, parse_time("--lease", lease)?).await?;
             said(context, token, "held")
         }
         TaskCommand::Done { token, .. } => {
-            boards::done(&app, token, &done_of(command)?).await?;
+            source.report_done(token, &done_of(command)?).await?;
             said(context, token, "reported")
         }
         TaskCommand::Fail { token, reason, for_good } => {
-            boards::fail(&app, token, reason, !for_good).await?;
+            source.report_failed(token, reason, *for_good).await?;
             said(context, token, "reported")
         }
         TaskCommand::Release { token } => {
-            boards::release(&app, token).await?;
+            source.release_claim(token).await?;
             said(context, token, "released")
         }
-        TaskCommand::Cancel { board, task } => {
-            let board = boards::known(&app, board)?;
-            shown(context, &boards::cancel_task(&app, &board, task).await?)
-        }
-        TaskCommand::Retry { board, task } => {
-            let board = boards::known(&app, board)?;
-            shown(context, &boards::retry_task(&app, &board, task).await?)
-        }
+        TaskCommand::Cancel { board, task } => shown(context, &source.cancel_task(board, task).await?),
+        TaskCommand::Retry { board, task } => shown(context, &source.retry_task(board, task).await?),
     }
 }
 
@@ -123,7 +108,7 @@ fn done_of(command: &TaskCommand) -> Result<Done, Failure> {
     })
 }
 
-fn added(context: &Context, added: Vec<boards::TaskAdded>) -> Result<Exit, Failure> {
+fn added(context: &Context, added: Vec<TaskAdded>) -> Result<Exit, Failure> {
     if context.json {
         line(&json!(added).to_string());
         return Ok(Exit::Ok);
@@ -137,38 +122,37 @@ fn added(context: &Context, added: Vec<boards::TaskAdded>) -> Result<Exit, Failu
     Ok(Exit::Ok)
 }
 
-/// Lists the tasks that wait and those that are claimed, of boards and pipelines alike.
-fn ls(context: &Context, app: &App, queue: Option<&str>) -> Result<Exit, Failure> {
-    let mut rows = Vec::new();
-    let mut told = Vec::new();
-    let now_ms = app.now().wall_ms;
-    for OpenTask { execution, step, .. } in app.open_tasks(queue, MOST)? {
-        let (run, created_ms) = (execution.id.run, execution.created_ms);
-        let status = if execution.status() == ExecutionStatus::Running { "claimed" } else { "waiting" };
-        let (queue, age) = (execution.queue.to_string(), span(now_ms - created_ms));
-        rows.push(vec![run.to_string(), step.clone(), queue.clone(), status.to_owned(), age]);
-        told.push(json!({
-            "run": run, "step": step, "queue": queue, "status": status, "created_at": rfc3339(created_ms),
-        }));
-    }
+/// Prints the tasks that wait and those that are claimed, of boards and pipelines alike.
+fn ls(context: &Context, tasks: &Value) -> Result<Exit, Failure> {
     if context.json {
-        line(&Value::Array(told).to_string());
-    } else if rows.is_empty() {
-        line("no tasks are open");
-    } else {
-        table(context.style, &["RUN", "STEP", "QUEUE", "STATUS", "AGE"], &rows);
+        line(&tasks.to_string());
+        return Ok(Exit::Ok);
     }
+    if elements(tasks).is_empty() {
+        line("no tasks are open");
+        return Ok(Exit::Ok);
+    }
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    let row = |task: &Value| {
+        let mut cells: Vec<String> = ["run", "step", "queue", "status"]
+            .iter()
+            .map(|key| plain(task[key].as_str().unwrap_or_default()))
+            .collect();
+        cells.push(time_in(task, "created_at").map(|at| span(now_ms - at)).unwrap_or_default());
+        cells
+    };
+    let rows: Vec<Vec<String>> = elements(tasks).iter().map(row).collect();
+    table(context.style, &["RUN", "STEP", "QUEUE", "STATUS", "AGE"], &rows);
     Ok(Exit::Ok)
 }
 
-fn ls_board(context: &Context, app: &App, board: &BoardRow, statuses: &[String]) -> Result<Exit, Failure> {
-    let tasks = boards::tasks(app, board, statuses, 0, MOST)?;
+fn ls_board(context: &Context, tasks: &[TaskView]) -> Result<Exit, Failure> {
     if context.json {
         line(&json!(tasks).to_string());
     } else if tasks.is_empty() {
         line("no tasks");
     } else {
-        task_table(context, &tasks);
+        task_table(context, tasks);
     }
     Ok(Exit::Ok)
 }
@@ -227,23 +211,23 @@ fn shown(context: &Context, task: &TaskView) -> Result<Exit, Failure> {
 
 async fn claim(
     context: &Context,
-    app: &App,
-    board: Option<BoardRow>,
+    source: &Source<'_>,
+    board: Option<&str>,
     queues: &[String],
     name: &str,
     wait: Duration,
     lease: &str,
 ) -> Result<Exit, Failure> {
     let lease = parse_time("--lease", lease)?;
-    let queues = match (&board, queues.is_empty()) {
+    let queues = match (board, queues.is_empty()) {
         (None, true) => vec!["tasks".to_owned()],
         _ => queues.to_vec(),
     };
-    let from = board.as_ref().map_or_else(|| queues.join(", "), |board| board.name.to_string());
-    let wanted =
-        ClaimRequest { name: name.to_owned(), caller: "".into(), board, queues, wait, lease, nonce: 0 };
-    match boards::claim(app, &wanted).await? {
-        Ok(claimed) => given(context, &claimed),
+    let from = board.map_or_else(|| queues.join(", "), str::to_owned);
+    let spec =
+        ClaimSpec { name: name.to_owned(), board: board.map(str::to_owned), queues, ..ClaimSpec::default() };
+    match source.claim(spec, wait, lease).await? {
+        Ok(claimed) => given(context, &claimed, &source.at()),
         Err(nothing) if context.json => {
             let told = json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s });
             line(&told.to_string());
@@ -263,7 +247,8 @@ async fn claim(
     }
 }
 
-fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
+/// Prints a claimed task. `at` is added to the commands that it names.
+fn given(context: &Context, task: &Claimed, at: &str) -> Result<Exit, Failure> {
     if context.json {
         line(&json!(task).to_string());
         return Ok(Exit::Ok);
@@ -287,7 +272,7 @@ fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
         eprintln!("feedback on the last try:\n{}\n", plain_lines(feedback));
     }
     eprintln!(
-        "next: sprag task done {token} · sprag task fail {token} --reason TEXT · sprag task heartbeat {token}"
+        "next: sprag task done {token}{at} · sprag task fail {token} --reason TEXT{at} · sprag task heartbeat {token}{at}"
     );
     Ok(Exit::Ok)
 }

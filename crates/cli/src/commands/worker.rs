@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sprag_app::bus::Address;
-use sprag_app::view::WorkerView;
 use sprag_app::{Engine, Topic, first_left};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::source::{Source, elements};
+use crate::args::AtServer;
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
 use crate::patience::Patience;
@@ -105,32 +106,36 @@ pub(crate) fn check_labels(labels: &[String]) -> Result<(), Failure> {
 }
 
 /// `sprag worker ls`: lists the workers.
-pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
-    let app = context.app()?;
-    let (mut workers, now) = (app.workers()?, app.now());
-    workers.sort_by(|a, b| a.name.cmp(&b.name));
-    let views: Vec<WorkerView> = workers.iter().map(|worker| WorkerView::of(worker, now)).collect();
+pub(crate) async fn ls(context: &Context, at: &AtServer) -> Result<Exit, Failure> {
+    let workers = match Source::open(context, at)? {
+        Source::Store(app) => json!(app.worker_views(|_| true)?),
+        Source::Server(remote) => remote.list("/v1/workers", "workers").await?,
+    };
     if context.json {
-        line(&json!(views).to_string());
+        line(&workers.to_string());
         return Ok(Exit::Ok);
     }
-    if views.is_empty() {
+    if elements(&workers).is_empty() {
         line("no workers online; start one: sprag worker");
         return Ok(Exit::Ok);
     }
-    let mut rows = Vec::new();
-    for (worker, view) in workers.iter().zip(&views) {
-        let busy = app.held_by(worker.id)?;
-        let or_none = |list: &[String]| if list.is_empty() { "-".to_owned() } else { plain(&list.join(",")) };
-        rows.push(vec![
-            plain(&view.name),
-            view.status.to_owned(),
-            if view.slots > 0 { format!("{busy}/{}", view.slots) } else { busy.to_string() },
-            or_none(&view.queues),
-            or_none(&view.labels),
-            plain(&view.host),
-        ]);
-    }
+    let row = |worker: &Value| {
+        let text = |key: &str| plain(worker[key].as_str().unwrap_or_default());
+        let or_none = |key: &str| {
+            let words: Vec<&str> = elements(&worker[key]).iter().filter_map(Value::as_str).collect();
+            if words.is_empty() { "-".to_owned() } else { plain(&words.join(",")) }
+        };
+        let (busy, slots) = (worker["busy"].as_u64().unwrap_or(0), worker["slots"].as_u64().unwrap_or(0));
+        vec![
+            text("name"),
+            text("status"),
+            if slots > 0 { format!("{busy}/{slots}") } else { busy.to_string() },
+            or_none("queues"),
+            or_none("labels"),
+            text("host"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = elements(&workers).iter().map(row).collect();
     table(context.style, &["WORKER", "STATUS", "BUSY", "QUEUES", "LABELS", "HOST"], &rows);
     Ok(Exit::Ok)
 }

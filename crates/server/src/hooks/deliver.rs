@@ -33,7 +33,9 @@ const LONGEST_WAIT_MS: i64 = 5 * 60_000;
 pub(crate) async fn deliver(app: ServerState) {
     let mut stop = app.stopping();
     let mut tasks: BTreeMap<Id, JoinHandle<()>> = BTreeMap::new();
+    let mut presence = None;
     while !*stop.borrow() {
+        presence = presence.or_else(|| app.core().show_delivery());
         tasks.retain(|_, task| !task.is_finished());
         match app.blocking(|app| Ok(app.core().hooks()?)).await {
             Ok(hooks) => {

@@ -3,8 +3,9 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sprag_app::gates::{Question, questions};
 use sprag_app::view::GateView;
-use sprag_app::{GateKind, GateRow, RunWithPlan, gates};
+use sprag_app::{GateKind, GateRow, Reach, RunId, RunWithPlan, gates};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -32,6 +33,10 @@ const MOST: usize = 500;
 struct Which {
     /// Only those of this run.
     run: Option<String>,
+    /// With `run`: only questions, also those of its child runs, whose steps are named as that run names them, such as
+    /// `each[0].ask`.
+    #[serde(default)]
+    children: bool,
     /// Only this kind: `question`, `time` or `signal`.
     kind: Option<String>,
     /// Only gates after this one: `next_cursor` of the previous page.
@@ -67,6 +72,10 @@ async fn list(
     let after = which.cursor.as_deref().map_or(Ok(0), str::parse);
     let after: i64 = after.map_err(|_| Problem::malformed("cursor: not a number"))?;
     app.blocking(move |app| {
+        if let Some(run) = run.filter(|_| which.children) {
+            let gates = questions_of(app, &caller.reach, run)?;
+            return Ok(Json(Gates { gates, next_cursor: None }));
+        }
         let rows = match run {
             Some(run) => app.core().open_gates(run)?,
             None => app.core().gates_open(after, MOST)?,
@@ -82,6 +91,18 @@ async fn list(
         Ok(Json(Gates { gates, next_cursor }))
     })
     .await
+}
+
+/// Returns the open questions of a run and of its child runs that a caller reaches.
+fn questions_of(app: &ServerState, reach: &Reach, run: RunId) -> Answer<Vec<GateView>> {
+    let mut gates = Vec::new();
+    for Question { gate, step } in questions(app.core(), run)? {
+        if app.core().reaches(reach, gate.run)? {
+            let known = RunWithPlan::load(app.core(), gate.run)?;
+            gates.push(GateView::of(&gate, &known.run.pipeline, &step, app.core().now()));
+        }
+    }
+    Ok(gates)
 }
 
 pub(super) fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {

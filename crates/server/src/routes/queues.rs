@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag_app::QueueRow;
 use sprag_app::view::{QueueView, WorkerView};
+use sprag_app::{QueueRow, WorkerRow};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -116,8 +116,7 @@ struct Workers {
 /// List workers
 #[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
 async fn workers(MayRead(caller): MayRead, State(app): State<ServerState>) -> Answer<Json<Workers>> {
-    let mut found = app.blocking(|app| Ok(app.core().workers()?)).await?;
-    found.retain(|worker| caller.reach.shows_worker(worker));
-    let now = app.core().now();
-    Ok(Json(Workers { workers: found.iter().map(|worker| WorkerView::of(worker, now)).collect() }))
+    let is_shown = move |worker: &WorkerRow| caller.reach.shows_worker(worker);
+    let workers = app.blocking(move |app| Ok(app.core().worker_views(is_shown)?)).await?;
+    Ok(Json(Workers { workers }))
 }

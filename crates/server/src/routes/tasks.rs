@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag_app::boards::{self, ClaimSpec, Claimed, Done, Held, Nothing, lease_of};
-use utoipa::ToSchema;
+use sprag_app::boards::{self, ClaimSpec, Claimed, Done, Held, Nothing, OpenTaskView, lease_of};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::access::MayWork;
-use crate::extract::{Json, OptionalJson, TokenPath};
+use crate::access::{MayRead, MayWork};
+use crate::extract::{Json, OptionalJson, Query, TokenPath};
 use crate::problem::Answer;
 use crate::state::ServerState;
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
+        .routes(routes!(list))
         .routes(routes!(claim))
         .routes(routes!(start))
         .routes(routes!(heartbeat))
@@ -26,6 +27,37 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
 
 /// The longest wait for a task in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Open tasks.
+#[derive(Debug, Serialize, ToSchema)]
+struct OpenTasks {
+    /// The tasks that wait for a claimer or have one.
+    tasks: Vec<OpenTaskView>,
+}
+
+/// Which open tasks to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichTasks {
+    /// Only tasks in this queue.
+    queue: Option<String>,
+}
+
+/// List the open tasks of all live runs and boards
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(WhichTasks), responses((status = 200, body = OpenTasks)))]
+async fn list(
+    MayRead(caller): MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<WhichTasks>,
+) -> Answer<Json<OpenTasks>> {
+    app.blocking(move |app| {
+        let is_shown = |run: &str| app.core().reaches_shown(&caller.reach, run);
+        let tasks = boards::open_tasks(app.core(), which.queue.as_deref(), is_shown)?;
+        Ok(Json(OpenTasks { tasks }))
+    })
+    .await
+}
 
 /// A task, or the reason why there is none.
 #[derive(Debug, Serialize, ToSchema)]

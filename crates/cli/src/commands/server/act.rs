@@ -50,7 +50,13 @@ impl AtRemote<'_> {
     }
 
     /// Shows a run that was started or continued until its end, unless it is detached.
-    async fn shown(&self, told: &Value, what: &str, after: u64, detach: bool) -> Result<Exit, Failure> {
+    pub(in crate::commands) async fn shown(
+        &self,
+        told: &Value,
+        what: &str,
+        after: u64,
+        detach: bool,
+    ) -> Result<Exit, Failure> {
         let run = word(told, "id");
         if detach && !self.context.json {
             // The id alone, as without a server.
@@ -134,26 +140,34 @@ impl AtRemote<'_> {
         approved: bool,
     ) -> Result<Exit, Failure> {
         let run = self.run(Some(run)).await?;
-        let told = self.get(&format!("/v1/gates?kind=question&run={}", escaped(&run))).await?;
-        let gates = told["gates"].as_array().cloned().unwrap_or_default();
+        let gates = self.questions_of(&run).await?;
+        // A question of a child run may be named by its own step alone.
+        let is_meant = |gate: &Value, step: &str| {
+            let name = gate["step"].as_str().unwrap_or_default();
+            name == step || name.rsplit('.').next() == Some(step)
+        };
         let meant: Vec<&Value> =
-            gates.iter().filter(|gate| step.is_none_or(|step| gate["step"] == step)).collect();
+            gates.iter().filter(|gate| step.is_none_or(|step| is_meant(gate, step))).collect();
         let gate = match meant.as_slice() {
             [one] => *one,
             [] => {
                 let next = format!("list the questions: sprag questions --server {}", self.client.address());
-                let failure = Failure::error(format!("run {run} asks nothing")).next(next);
+                let of_step = step.map(|step| format!(" in step {step:?}")).unwrap_or_default();
+                let failure = Failure::error(format!("run {run} asks nothing{of_step}")).next(next);
                 return Err(Failure { exit: Exit::Nothing, ..failure });
             }
             [first, ..] => {
-                return Err(Failure::usage(format!("run {run} asks several questions"))
-                    .next(format!("name the step: sprag approve {run} {}", word(first, "step"))));
+                let names: Vec<String> = meant.iter().map(|gate| word(gate, "step")).collect();
+                let message = format!("run {run} asks several questions: {}", names.join(", "));
+                let next = format!("name the step: sprag approve {run} {}{}", word(first, "step"), self.at());
+                return Err(Failure::usage(message).next(next));
             }
         };
         let mut body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
         body["fields"] = field_values(gate, field_texts(&answer.fields)?);
         self.post(&format!("/v1/gates/{}/answer", word(gate, "id")), body).await?;
-        let told = json!({ "type": "answer", "run": run, "step": gate["step"], "approved": approved });
+        let told =
+            json!({ "type": "answer", "run": gate["run"], "step": gate["step"], "approved": approved });
         self.said(&told, "answered")
     }
 

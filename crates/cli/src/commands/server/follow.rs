@@ -1,6 +1,6 @@
 //! The live view of a server's run, and `sprag watch --server`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use sprag_app::{FailedStep, RunStatus, Waiting, Word, why_ended};
@@ -50,6 +50,7 @@ impl AtRemote<'_> {
             journal: Journal { run: Some(run.to_owned()), after },
             tails: RemoteTails::new(run, &detail, options),
             running: BTreeMap::new(),
+            started: BTreeSet::new(),
             patience: Patience::default(),
             waits: Vec::new(),
             detail,
@@ -61,6 +62,7 @@ impl AtRemote<'_> {
         let mut typed = None;
         loop {
             view.detail = self.detail(run).await?;
+            view.tell_children();
             if let Some(exit) = outcome(&word(&view.detail, "status")) {
                 view.catch_up().await?;
                 view.progress.clear();
@@ -180,8 +182,7 @@ impl AtRemote<'_> {
 
     /// Prints the questions that a run waits for.
     pub(super) async fn tell_questions(&self, run: &str) -> Result<Exit, Failure> {
-        let told = self.get(&format!("/v1/gates?kind=question&run={}", escaped(run))).await?;
-        let gates = told["gates"].as_array().cloned().unwrap_or_default();
+        let gates = self.questions_of(run).await?;
         if self.context.json {
             let pick = |gate: &Value| json!({ "run": gate["run"], "step": gate["step"], "ask": gate["ask"], "choices": gate["choices"] });
             let asked: Vec<Value> = gates.iter().map(pick).collect();
@@ -192,7 +193,7 @@ impl AtRemote<'_> {
         }
         let (style, server) = (Style::stderr(), self.client.address());
         for gate in &gates {
-            let (run, step) = (word(gate, "run"), word(gate, "step"));
+            let step = word(gate, "step");
             eprintln!("{} {}", style.bold("?"), asked(gate));
             let at = format!("{run} {step} --server {server}");
             eprintln!("{} sprag approve {at} · sprag reject {at}", style.dim("next:"));
@@ -226,6 +227,8 @@ pub(super) struct LiveView<'r, 'c> {
     pub(super) tails: RemoteTails,
     /// The attempts that are being executed, by step, with their start times in milliseconds.
     pub(super) running: BTreeMap<String, (u32, i64)>,
+    /// The steps that have started since the last look: each may have a child run, which is not told yet.
+    pub(super) started: BTreeSet<String>,
     /// The time of the next look at what the run waits for.
     pub(super) patience: Patience,
     /// What it waits for, as far as the last look has shown.
@@ -293,6 +296,9 @@ impl LiveView<'_, '_> {
         self.patience.reset();
         self.waits.clear();
         match (entry["entity"].as_str(), entry["event"].as_str(), entry["to"].as_str()) {
+            (Some("step"), Some("step.started"), _) => {
+                self.started.insert(step);
+            }
             (Some("execution"), _, Some("running")) => {
                 let id = word(entry, "id");
                 let attempt = id.rsplit('/').next().and_then(|attempt| attempt.parse().ok()).unwrap_or(1);
@@ -308,6 +314,10 @@ impl LiveView<'_, '_> {
             ) => {
                 let began = self.running.remove(&step);
                 self.progress.clear();
+                if self.started.contains(&step) {
+                    self.detail = self.remote.detail(&self.run).await?;
+                    self.tell_children();
+                }
                 if let Some((attempt, _)) = began {
                     self.tails.print(self.remote, (step.clone(), attempt), true).await?;
                 }
@@ -316,6 +326,17 @@ impl LiveView<'_, '_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Prints the child runs of the steps that have started, which have logs of their own.
+    fn tell_children(&mut self) {
+        let started = std::mem::take(&mut self.started);
+        let steps = self.detail["steps"].as_array().into_iter().flatten();
+        for row in steps.filter(|row| started.contains(&word(row, "id")) && row["child"].is_string()) {
+            self.progress.clear();
+            let (style, child) = (Style::stderr(), format!("is run {}", word(row, "child")));
+            eprintln!("{} {} {}", style.sign("running"), word(row, "id"), style.dim(&child));
+        }
     }
 
     async fn tell(&self, event: &str, step: &str, began: Option<(u32, i64)>, at: i64) -> Result<(), Failure> {
@@ -335,7 +356,10 @@ impl LiveView<'_, '_> {
                 };
                 format!("{} {step} failed: {why} ({took}){next}", style.bold("↻"))
             }
-            "step.repeated" => format!("{} {step} has ended a round {took}", style.bold("↻")),
+            "step.repeated" => {
+                let round = self.ended_round(step, began.map(|(attempt, _)| attempt)).await?;
+                format!("{} {step} {round} ({took})", style.bold("↻"))
+            }
             "step.cancelled" if began.is_none() => {
                 format!("{} {step} {}", style.sign("not run"), style.dim("not run"))
             }

@@ -1,4 +1,5 @@
-//! Commands that look at runs of a server, start them and answer their questions: `--server URL`.
+//! Commands that look at runs of a server, start them and answer their questions: `--server URL`. Commands about other
+//! objects are in their own files, with a [`Source`](super::source::Source).
 //!
 //! The server has the store; this process sends requests and prints the answers, as JSON as they are.
 //!
@@ -137,7 +138,7 @@ pub(crate) struct AtRemote<'c> {
 
 impl<'c> AtRemote<'c> {
     /// Connects to the server that the command line names; none if it names none.
-    fn open(context: &'c Context, at: &AtServer) -> Result<Option<Self>, Failure> {
+    pub(super) fn open(context: &'c Context, at: &AtServer) -> Result<Option<Self>, Failure> {
         let Some(server) = at.server.as_deref() else { return Ok(None) };
         let address = Address::parse(server).map_err(|error| Failure::usage(error.to_string()))?;
         let token = match at.token.clone().filter(|token| !token.trim().is_empty()) {
@@ -172,7 +173,7 @@ impl<'c> AtRemote<'c> {
     }
 
     /// Returns the option that commands need which are named to the user.
-    fn at(&self) -> String {
+    pub(super) fn at(&self) -> String {
         format!(" --server {}", self.client.address())
     }
 
@@ -188,15 +189,25 @@ impl<'c> AtRemote<'c> {
         if (200..300).contains(&status) { Ok(bytes) } else { Err(problem(status, &bytes)) }
     }
 
-    async fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
         let bytes = self.ask("GET", path, None, None).await?;
         serde_json::from_slice(&bytes)
             .map_err(|error| Failure::error(format!("the answer is not JSON: {error}")))
     }
 
-    async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
-        let bytes = self.ask("POST", path, None, Some(body)).await?;
+    pub(super) async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
+        self.send("POST", path, Some(body)).await
+    }
+
+    /// Sends a request that changes something. Returns the answer; null if it has no content.
+    pub(super) async fn send(&self, method: &str, path: &str, body: Option<Value>) -> Result<Value, Failure> {
+        let bytes = self.ask(method, path, None, body).await?;
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// Returns the list in an answer.
+    pub(super) async fn list(&self, path: &str, key: &str) -> Result<Value, Failure> {
+        Ok(self.get(path).await?[key].take())
     }
 
     /// Returns the view of a run with its steps.
@@ -206,7 +217,7 @@ impl<'c> AtRemote<'c> {
 
     /// Returns the id of the run that the user means: by its id, the start or the end of it, its name, the name of its
     /// board, or the newest. The server decides, by the rules for runs of this machine.
-    async fn run(&self, wanted: Option<&str>) -> Result<String, Failure> {
+    pub(super) async fn run(&self, wanted: Option<&str>) -> Result<String, Failure> {
         let is_whole = |text: &str| text.parse::<RunId>().is_ok_and(|id| id.to_string() == text);
         if let Some(whole) = wanted.filter(|wanted| is_whole(wanted)) {
             return Ok(whole.to_owned());
@@ -223,6 +234,12 @@ impl<'c> AtRemote<'c> {
             (409, None) => failure.next("start one: sprag run FILE"),
             _ => failure,
         })
+    }
+
+    /// Returns the open questions of a run and of its child runs. Their steps are named as the run names them.
+    async fn questions_of(&self, run: &str) -> Result<Vec<Value>, Failure> {
+        let mut told = self.list(&format!("/v1/gates?run={}&children=true", escaped(run)), "gates").await?;
+        Ok(told.as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
     /// Returns the questions of a run that waits for nothing else; none otherwise.
@@ -283,7 +300,7 @@ fn outcome(status: &str) -> Option<Exit> {
 }
 
 /// Escapes a text for a path or a query.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
         .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

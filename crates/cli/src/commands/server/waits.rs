@@ -99,6 +99,27 @@ impl LiveView<'_, '_> {
         }
     }
 
+    /// Describes the round of a step that has ended with an attempt, and the delay before the next one.
+    pub(super) async fn ended_round(&self, step: &str, attempt: Option<u32>) -> Result<String, Failure> {
+        let detail = self.remote.detail(&self.run).await?;
+        let mut steps = detail["steps"].as_array().into_iter().flatten();
+        let row = steps.find(|row| row["id"] == step).cloned().unwrap_or_default();
+        // The count belongs to this round only while the next one is the present attempt.
+        let is_next = attempt.is_some_and(|attempt| row["attempt"] == json!(attempt + 1));
+        let rounds = row["round"].as_u64().zip(row["max_rounds"].as_u64()).filter(|_| is_next);
+        let round = rounds.map_or("a round".to_owned(), |(next, most)| {
+            format!("round {} of {most}", next.saturating_sub(1))
+        });
+        let told = self.remote.get(&format!("/v1/runs/{}/explain", escaped(&self.run))).await?;
+        let mut steps = told["steps"].as_array().into_iter().flatten();
+        let wait = steps.find(|row| row["id"] == step && row["waits_for"].as_str().is_some_and(is_delay));
+        let left = wait
+            .and_then(|row| time_in(row, "until"))
+            .map(|until| until - jiff::Timestamp::now().as_millisecond());
+        let next = left.filter(|left| *left > 0).map(|left| format!("; the next one in {}", span(left)));
+        Ok(format!("{round} done{}", next.unwrap_or_default()))
+    }
+
     /// Describes the next attempt at a step: its number, and the delay before it.
     pub(super) async fn next_attempt(&self, step: &str, attempt: u32) -> Result<String, Failure> {
         let told = self.remote.get(&format!("/v1/runs/{}/explain", escaped(&self.run))).await?;
@@ -114,4 +135,9 @@ impl LiveView<'_, '_> {
         let wait = left.filter(|left| of.is_some() && *left > 0).map(|left| format!(" in {}", span(left)));
         Ok(format!("retry {number}{}", wait.unwrap_or_default()))
     }
+}
+
+/// Whether a step waits for the delay before its next round.
+fn is_delay(waits_for: &str) -> bool {
+    waits_for.starts_with("the delay before round")
 }
