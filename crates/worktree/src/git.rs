@@ -77,6 +77,9 @@ const SETTINGS: [&str; 5] = [
 pub(crate) const HOOKS_PATH: &str = "core.hooksPath";
 pub(crate) const NO_HOOKS: &str = "/dev/null";
 
+/// The setting that makes git enter submodules. It is off where a sandboxed step may have replaced one.
+pub(crate) const RECURSE: &str = "submodule.recurse";
+
 /// The variable in which git passes the settings of its command line to the programs that it starts.
 const GIT_CONFIG_PARAMETERS: &[u8] = b"GIT_CONFIG_PARAMETERS=";
 

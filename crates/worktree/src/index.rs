@@ -22,7 +22,8 @@ const PATH: usize = FLAGS + 2;
 /// The mask of the path's length in the flags, and the value for longer paths.
 const LENGTH: u16 = 0xfff;
 /// Extensions that depend only on the content: the trees, and offsets into the index.
-const CONTENT_EXTENSIONS: [&[u8]; 3] = [b"TREE", b"EOIE", b"IEOT"];
+const CONTENT_EXTENSIONS: [&[u8]; 3] = [TREES, b"EOIE", b"IEOT"];
+const TREES: &[u8] = b"TREE";
 
 /// An index with one version of each path, for a worktree with all its files.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Index {
     bytes: Vec<u8>,
     /// The offset of each entry and the length of its path.
     entries: Vec<(usize, usize)>,
+    /// Whether an extension tells git where the entries are: it need not find those that are parsed here.
+    has_offsets: bool,
 }
 
 /// One path of the index.
@@ -137,8 +140,10 @@ impl Index {
             entries.push((at, length));
             at += (PATH + length + 8) & !7;
         }
+        let mut has_offsets = false;
         while at < end {
             let name = bytes.get(at..at + 4)?;
+            has_offsets |= name != TREES;
             if !CONTENT_EXTENSIONS.contains(&name) || at + 8 > end {
                 return None;
             }
@@ -146,11 +151,19 @@ impl Index {
         }
         let (all, hash) = bytes.split_at(end);
         let is_whole = at == end && (is_absent(hash) || Sha1::digest(all)[..] == *hash);
-        is_whole.then_some(Index { bytes, entries })
+        is_whole.then_some(Index { bytes, entries, has_offsets })
     }
 
     pub(crate) fn entries(&self) -> impl ExactSizeIterator<Item = Entry<'_>> {
         self.entries.iter().map(|&(at, length)| Entry(&self.bytes[at..at + PATH + length]))
+    }
+
+    /// Returns whether git, too, certainly finds files and links alone in it. Git takes any mode whose upper bits say so
+    /// for a repository, also one that it never writes itself.
+    pub(crate) fn has_files_alone(&self) -> bool {
+        let is_file =
+            |entry: Entry<'_>| matches!(entry.kind(), Some(EntryKind::File { .. } | EntryKind::Link));
+        !self.has_offsets && self.entries().all(is_file)
     }
 
     /// Returns the same index with this stat data, in the order of the entries.

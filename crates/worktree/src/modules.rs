@@ -20,7 +20,7 @@ use std::{
 use crate::{
     clock,
     error::Kind,
-    git::{Cancel, Git},
+    git::{Cancel, Git, RECURSE},
     mark::Mark,
     name::ref_component,
     quarantine::{is_fixed, is_guarded},
@@ -98,6 +98,7 @@ pub(crate) fn restore(
         let named = format!("{wanted}^{{commit}}");
         if !module.git("cat-file").args(["-e", &named]).output()?.status.success() {
             let fetch = module.git("fetch").args(["--quiet", "--no-tags", "--no-write-fetch-head"]);
+            let fetch = fetch.arg("--no-recurse-submodules");
             fetch.arg("--end-of-options").arg(&target).arg(&wanted).long(timeout, cancel).run()?;
         }
         module.git("checkout").args(["--quiet", "--detach", &wanted]).long(timeout, cancel).run()?;
@@ -172,7 +173,7 @@ pub(crate) fn gitlinks(git: Git<'_>) -> Result<Vec<PathBuf>, Kind> {
 
 /// Parses the list of an index or a tree: mode, object and stage, a tab, then the path.
 fn paths_of_gitlinks(listed: &[u8]) -> Vec<PathBuf> {
-    let entries = listed.split(|&byte| byte == 0).filter(|entry| entry.starts_with(b"160000 "));
+    let entries = listed.split(|&byte| byte == 0).filter(|entry| is_gitlink(entry));
     let path = |entry: &[u8]| {
         let at = entry.iter().position(|&byte| byte == b'\t')?;
         Some(PathBuf::from(OsString::from_vec(entry[at + 1..].to_vec())))
@@ -180,9 +181,19 @@ fn paths_of_gitlinks(listed: &[u8]) -> Vec<PathBuf> {
     entries.filter_map(path).collect()
 }
 
+/// Returns whether an entry names a commit of another repository. Git looks at the upper bits of its mode alone.
+fn is_gitlink(entry: &[u8]) -> bool {
+    const KIND: u32 = 0o170_000;
+    const GITLINK: u32 = 0o160_000;
+    let mode = entry.split(|&byte| byte == b' ').next().and_then(|mode| std::str::from_utf8(mode).ok());
+    let mode = mode.and_then(|mode| u32::from_str_radix(mode, 8).ok());
+    mode.is_some_and(|mode| mode & KIND == GITLINK)
+}
+
 impl Module {
     fn git<'a>(&self, subcommand: &str) -> Git<'a> {
-        Git::new(&self.folder, subcommand).git_dir(&self.git_dir).env("GIT_WORK_TREE", &self.folder)
+        let git = Git::new(&self.folder, subcommand).setting(RECURSE, "false");
+        git.git_dir(&self.git_dir).env("GIT_WORK_TREE", &self.folder)
     }
 
     /// Returns whether the worktree itself names it, and not another submodule.

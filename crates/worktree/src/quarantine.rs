@@ -21,6 +21,7 @@ use std::{
 use crate::{
     error::Kind,
     git::{Cancel, Git},
+    index::Index,
     mark::Mark,
     modules,
     prune::StagedObjects,
@@ -133,12 +134,11 @@ pub(crate) fn add_all<'a>(git: &dyn Fn(&str) -> Git<'a>, guarded: Option<&Path>)
     Ok(add.args(["--pathspec-from-file=-", "--pathspec-file-nul"]).input(paths))
 }
 
-/// Whether an index may name a repository: it contains the mode of such an entry, or an extension that refers to entries
-/// elsewhere. Most indexes do not, and need no further git.
+/// Whether an index may name a repository. The step may have written it by hand, so only the plain form counts as one that
+/// does not. Most indexes have it, and need no further git.
 pub(crate) fn may_name_repositories(index: &Path) -> bool {
-    const SIGNS: [&[u8]; 3] = [&[0, 0, 0xe0, 0], b"link", b"sdir"];
-    let Ok(bytes) = read::bytes(index) else { return true };
-    bytes.windows(4).any(|part| SIGNS.contains(&part))
+    let parsed = read::bytes(index).ok().and_then(Index::parse);
+    !parsed.is_some_and(|index| index.has_files_alone())
 }
 
 /// Whether a sandboxed step could not have written the git directory of a repository inside a worktree: it belongs to

@@ -14,10 +14,11 @@ use sprag_process::{is_held, make_private_folder};
 use crate::{
     entry::{self, OurEntry},
     error::{Attempt, Error, Kind},
-    git::{Git, HOOKS_PATH, NO_HOOKS},
+    git::{Git, HOOKS_PATH, NO_HOOKS, RECURSE},
     lock::{DEFAULT_DEADLINE, current_process},
     mark::{Mark, State, write_atomic},
     owner::OwnerLock,
+    quarantine::is_guarded,
     repository::Repository,
     visit,
 };
@@ -288,7 +289,7 @@ impl Worktree {
     /// Returns git's `add` for all of its files.
     pub(crate) fn add_all<'a>(&self) -> Result<Git<'a>, Kind> {
         let index = self.entry().join("index");
-        let guarded = crate::quarantine::is_guarded(&self.repository, &self.mark).then_some(&*index);
+        let guarded = is_guarded(&self.repository, &self.mark).then_some(&*index);
         crate::quarantine::add_all(&|subcommand| self.git(subcommand), guarded)
     }
 
@@ -322,6 +323,9 @@ pub(crate) fn git_in<'a>(repository: &Repository, mark: &Mark, subcommand: &str)
     let mut settings = sparse_settings(mark);
     if mark.without_hooks || !repository.runs_hooks() {
         settings.push((HOOKS_PATH.to_owned(), NO_HOOKS.to_owned()));
+    }
+    if is_guarded(repository, mark) {
+        settings.push((RECURSE.to_owned(), "false".to_owned()));
     }
     let git = Git::with_settings(&mark.path, &settings, subcommand);
     let work_tree: OsString = mark.path.clone().into();

@@ -74,6 +74,55 @@ fn s19_no_repository_that_a_sandboxed_step_left_runs_a_command_outside() {
     }
 }
 
+/// Gives the gitlink in an index a mode that git takes for one and never writes itself. `$1` is the index.
+const ODD_MODE: &str = r#"odd() {
+  perl -MDigest::SHA=sha1 -e '
+    local $/; open F, "<:raw", $ARGV[0]; my $index = <F>; close F; $index = substr $index, 0, -20;
+    my $at = index $index, "\0\0\xe0\0"; die "no gitlink" if $at < 0;
+    substr($index, $at, 4) = "\0\0\xe1\xa4";
+    open F, ">:raw", $ARGV[0]; print F $index, sha1($index);' "$1"
+}
+"#;
+
+#[test]
+fn s19_no_repository_that_a_forged_index_names_runs_a_command_outside() {
+    if !works() {
+        return;
+    }
+    for strategy in ["squash", "rebase"] {
+        let project = Project::new();
+        let sandbox = &project.sandbox;
+        project.git(["branch", "trunk"]);
+        let attack = [NESTED, ODD_MODE].concat().replace("OUT", &sandbox.path("").display().to_string());
+        let attack = attack.lines().map(|line| format!("      {line}\n")).collect::<String>();
+        let steps = format!(
+            r#"  - id: plant
+    shell: bash
+    run: |
+{attack}      set -e
+      printf '[submodule "plain"]\n\tpath = plain\n\turl = ./plain\n\tignore = none\n' > .gitmodules
+      git add .gitmodules
+      nested plain
+      odd "$(git rev-parse --git-dir)/index"
+      git ls-files --stage plain
+  - {{ id: more, run: 'echo more > more.txt' }}
+  - {{ id: land, land: {{ into: trunk, message: all, strategy: {strategy} }} }}
+"#
+        );
+        let file = project.pipeline("forged", "environment: {worktree: {hooks: false}}\nsandbox: {}", &steps);
+        let answer = project.sprag(["run".as_ref(), file.as_os_str()]);
+        println!("{strategy}: {}\n{}", answer.stdout, answer.stderr);
+        let run = sandbox.newest().expect("a run");
+        let planted = project.sprag(["logs", &run, "plant"]).expect(0).stdout;
+        assert!(planted.contains("160644"), "the index is forged: {planted}");
+        for args in [&["diff", &run][..], &["env", "ls"], &["resume", &run], &["gc", "--keep", "0s"]] {
+            let answer = project.sprag(args);
+            println!("{args:?}: {}{}", answer.stdout, answer.stderr);
+        }
+        assert!(!sandbox.path("pwned").exists(), "{strategy}: outside ran: {}", sandbox.read("pwned"));
+    }
+}
+
 #[test]
 fn s19_no_object_or_link_of_a_sandboxed_step_reaches_others() {
     if !works() {

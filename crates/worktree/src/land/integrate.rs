@@ -7,7 +7,7 @@ use crate::{
     checkpoint::forget_unfinished,
     entry::write_head,
     error::Kind,
-    git::{Cancel, Git, HOOKS_PATH, NO_HOOKS},
+    git::{Cancel, Git, HOOKS_PATH, NO_HOOKS, RECURSE},
     worktrees::Worktree,
 };
 
@@ -53,6 +53,7 @@ impl Worktree {
 
     fn rebase(&self, head: &str, base: &str, cancel: &Cancel) -> Result<String, Kind> {
         let git = self.with_identity(Git::new(self.path(), "rebase"))?.setting(HOOKS_PATH, NO_HOOKS);
+        let git = git.setting(RECURSE, "false");
         let git = git.args(["--quiet", "--no-autostash", "--no-stat", base]);
         let output = match self.long(git, cancel).output() {
             Ok(output) if output.status.success() => {
@@ -76,7 +77,8 @@ impl Worktree {
 
     fn unmerged(&self) -> Result<(Vec<String>, String), Kind> {
         // Without a look into the repositories inside, whose settings can name commands.
-        let diff = || self.git("diff").args(["--diff-filter=U", "--ignore-submodules=dirty"]);
+        let diff =
+            || self.git("diff").args(["--diff-filter=U", "--ignore-submodules=dirty", "--submodule=short"]);
         let files = diff().args(["--name-only", "-z"]).run()?.fields();
         let hunks = diff().args(["--no-color", "--no-ext-diff"]).run()?.stdout;
         Ok((files, String::from_utf8_lossy(&hunks).into_owned()))
