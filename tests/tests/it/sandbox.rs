@@ -189,7 +189,7 @@ fn s19_a_fork_bomb_leaves_the_machine_as_it_was() {
     /// The most processes of the step, beside the two of bubblewrap.
     const MOST: usize = 64;
     /// The memory that other programs of the machine may take meanwhile.
-    const OTHERS_MIB: u64 = 1024;
+    const OTHERS_MIB: u64 = 2048;
     if !works() || !limits() {
         return;
     }
